@@ -1,0 +1,1 @@
+"""cache_tools: the ``torch.compile`` cache as a fingerprinted, verified artefact."""
