@@ -1,0 +1,28 @@
+"""The typer application: which command lives where. ``entry.py`` runs it and turns errors into exit codes.
+
+Nothing here imports torch, rich or zstandard: ``dflash --help`` must answer in a quarter of a second.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from cache_tools.cli import app as cache_app
+from dflash.cli import doctor
+
+EXIT_CODES = (
+    "Exit codes: 0 fine, 1 findings or the run failed, 2 usage or config error, 3 a check crashed, "
+    "4 cache incompatible, 5 cache corrupt, 6 cache untrusted, 130 interrupted."
+)
+
+app = typer.Typer(
+    name="dflash",
+    help="Train DFlash drafters reproducibly.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("doctor")(doctor.doctor)
+app.add_typer(cache_app, name="cache")
