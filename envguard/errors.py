@@ -33,3 +33,7 @@ class CheckCrashed(ToolError):
     """A check, or a tool that it needs, could not run: the answer is unknown, which is never a pass."""
 
     exit_code = CRASHED
+
+
+class ProbeError(CheckCrashed):
+    """A fact of the machine is there and cannot be read: a truncated file, a driver that refuses."""
