@@ -1,0 +1,47 @@
+"""Is a shared object complete? Answered from its headers, without reading its content.
+
+In: a path. Out: None, or a short reason. A linker that was killed leaves an empty or a short file under the final name
+and torch, which only asks whether the file exists, trusts it for ever. A changed byte inside a section is not seen here:
+only a snapshot's digest sees that.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+_MAGIC = b"\x7fELF"
+_PT_LOAD = 1
+
+
+def elf_problem(path: Path) -> str | None:
+    """Why the loader would fail on ``path``, or None if its headers and its size agree (or it is no ELF platform's file).
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as handle:
+        head = handle.read(64)
+        size = path.stat().st_size
+        if size == 0:
+            return "empty: a linker was killed"
+        if head[:4] in (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"):  # Mach-O: no cheap check of its size
+            return None
+        if head[:4] != _MAGIC:
+            return "no ELF header"
+        if len(head) < 64 or head[4] != 2 or head[5] not in (1, 2):
+            return "a cut or foreign ELF header"
+        order = "<" if head[5] == 1 else ">"
+        phoff, shoff = struct.unpack_from(order + "QQ", head, 32)
+        phentsize, phnum, shentsize, shnum = struct.unpack_from(order + "HHHH", head, 54)
+        if shoff + shentsize * shnum > size:
+            return f"cut: its section table ends at byte {shoff + shentsize * shnum} of {size}"
+        handle.seek(phoff)
+        table = handle.read(phentsize * phnum)
+    if phentsize != 56 or len(table) < phentsize * phnum:
+        return "cut: its program headers run past its end" if phnum else None
+    for index in range(phnum):
+        kind, _, offset, _, _, length = struct.unpack_from(order + "IIQQQQ", table, index * phentsize)
+        if kind == _PT_LOAD and offset + length > size:
+            return f"cut: a segment ends at byte {offset + length} of {size}"
+    return None

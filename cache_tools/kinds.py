@@ -1,0 +1,96 @@
+"""What a file of an Inductor cache is, told from its relative path alone.
+
+In: a posix path relative to the cache directory. Out: a ``Kind``, and for kinds whose name is a checksum of the content
+(torch 2.11 ``_inductor/codecache.py``: ``sha256_hash``, ``code_hash``) whether name and content agree.
+It opens nothing. The table of the directory's anatomy is in docs/cache.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+import re
+
+
+class Kind(enum.StrEnum):
+    """Kinds of file; the order is that of restoring: what is pointed at comes before what points at it."""
+
+    NATIVE = "native"
+    SOURCE = "source"
+    TRITON = "triton"
+    AUTOTUNE = "autotune"
+    GEMM = "gemm"
+    UNKNOWN = "unknown"
+    PGO = "pgo"
+    PRECOMPILE = "precompile"
+    FXGRAPH = "fxgraph"
+    AOTAUTOGRAD = "aotautograd"
+    LOCK = "lock"
+    TEMP = "temp"
+    HEADER = "header"
+
+
+RESTORE_ORDER: dict[Kind, int] = {kind: index for index, kind in enumerate(Kind)}
+"""A restore that is killed half way leaves misses, never a graph entry without the files it names."""
+
+NOT_KEPT = frozenset({Kind.LOCK, Kind.TEMP, Kind.HEADER})
+"""Never part of a snapshot: state of one process, leftovers of failed writes, and host-specific compiler output."""
+
+GPU_KINDS = frozenset({Kind.TRITON, Kind.AUTOTUNE})
+"""Present exactly when something was compiled for a GPU: even bundled kernels are unpacked into ``triton/``."""
+
+_TEMP = re.compile(r"\.\d+\.\d+\.tmp|tmp\..+|\.tmp-.*|.*\.tmp")
+_TOP = {"fxgraph": Kind.FXGRAPH, "aotautograd": Kind.AOTAUTOGRAD, "triton": Kind.TRITON, "cache": Kind.GEMM}
+_SUFFIX = {
+    ".py": Kind.SOURCE,
+    ".cpp": Kind.SOURCE,
+    ".h": Kind.SOURCE,
+    ".cu": Kind.SOURCE,
+    ".so": Kind.NATIVE,
+    ".o": Kind.NATIVE,
+    ".cubin": Kind.NATIVE,
+    ".hsaco": Kind.NATIVE,
+    ".best_config": Kind.AUTOTUNE,
+    ".gch": Kind.HEADER,
+    ".pch": Kind.HEADER,
+}
+
+
+def kind_of(path: str) -> Kind:
+    """The kind of the file at ``path`` (relative, posix)."""
+    *folders, name = path.split("/")
+    if name.endswith(".lock") or folders[:1] == ["locks"]:
+        return Kind.LOCK
+    if any(_TEMP.fullmatch(part) for part in (*folders, name)):
+        return Kind.TEMP
+    if folders[:1] == ["precompiled_headers"]:
+        return Kind.HEADER
+    if folders and folders[0] in _TOP:
+        return _TOP[folders[0]]
+    if folders[:1] == ["dynamo"]:
+        return Kind.PGO if name.startswith("code_state_") else Kind.PRECOMPILE
+    dot = name.rfind(".")
+    return _SUFFIX.get(name[dot:], Kind.UNKNOWN) if len(folders) == 1 and dot > 0 else Kind.UNKNOWN
+
+
+def is_self_named(path: str, kind: Kind) -> bool:
+    """Whether torch named this file by a checksum of its content alone.
+
+    ``.cpp`` names also hash the compile command, and some templates of max-autotune add text to a ``.py`` name
+    (``select_algorithm.py``), which shows as a mismatch: torch writes such a file again when it is missing.
+    """
+    return kind in (Kind.FXGRAPH, Kind.AOTAUTOGRAD) or (kind is Kind.SOURCE and path.endswith(".py"))
+
+
+def name_matches(path: str, kind: Kind, data: bytes) -> bool:
+    """Whether ``data`` hashes to the name of the self-named file at ``path``."""
+    name = path.rpartition("/")[2]
+    if kind is Kind.SOURCE:
+        # torch strips the *text*, so Unicode white space goes too.
+        return name == f"c{_base32(data.decode('utf-8', errors='replace').strip().encode())}.py"
+    return name == _base32(data)
+
+
+def _base32(data: bytes) -> str:
+    return base64.b32encode(hashlib.sha256(data).digest())[:51].decode().lower()

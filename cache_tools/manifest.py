@@ -1,0 +1,215 @@
+"""The manifest of a snapshot: its canonical bytes, and a reader that believes none of them.
+
+In: a ``Manifest``, or bytes from a store. Out: canonical JSON (sorted keys, no white space, ASCII) whose sha256 is the
+snapshot's id, or a ``Manifest`` that may be acted upon: every path is relative, plain and unique, every size bounded.
+It does no I/O and says nothing about authenticity: whoever can write a store can write a valid manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from cache_tools.errors import CorruptError
+from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
+from cache_tools.kinds import GPU_KINDS, NOT_KEPT, Kind
+from cache_tools.scan import SAFE_NAME
+from envguard.atomic import sha256_bytes
+
+FORMAT = 1
+MAX_ENTRY_BYTES = 1 << 30
+"""The largest file that a snapshot holds; inductor's largest are a few MB."""
+MAX_ENTRIES = 1_000_000
+MAX_PATH_PARTS = 16
+
+ID = re.compile(r"[0-9a-f]{64}")
+_CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+_TEXT = re.compile(r"[\x20-\x7e]{1,256}")
+_KEYS = {"compile_id", "created", "entries", "fingerprint", "format", "parent", "tool"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ManifestEntry:
+    """One file of a snapshot."""
+
+    path: str
+    kind: Kind
+    size: int
+    """Bytes of the uncompressed content."""
+    sha256: str
+    """Of the uncompressed content: the name of its blob."""
+    executable: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """A snapshot."""
+
+    fingerprint: Fingerprint
+    compile_id: str | None
+    """What the snapshot is for, in the words of its maker (config shapes and model code); None for a whole directory."""
+    created: str
+    """UTC, ``2026-11-29T16:20:00.000000Z``; sorts as text."""
+    tool: str
+    """Name and version of the writer."""
+    parent: str | None
+    """Id of the snapshot that this one grew from."""
+    entries: tuple[ManifestEntry, ...]
+    """Sorted by path."""
+
+    @property
+    def gpu_kernels(self) -> bool:
+        """Whether something in it was compiled for a GPU."""
+        return any(entry.kind in GPU_KINDS for entry in self.entries)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(entry.size for entry in self.entries)
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """The canonical bytes: equal manifests give equal bytes, and only these bytes are read back."""
+    fingerprint = manifest.fingerprint
+    document = {
+        "format": FORMAT,
+        "fingerprint": {"key_version": fingerprint.key_version, "values": dict(fingerprint.values)},
+        "compile_id": manifest.compile_id,
+        "created": manifest.created,
+        "tool": manifest.tool,
+        "parent": manifest.parent,
+        "entries": [
+            {
+                "path": entry.path,
+                "kind": entry.kind.value,
+                "size": entry.size,
+                "sha256": entry.sha256,
+                "exec": entry.executable,
+            }
+            for entry in manifest.entries
+        ],
+    }
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def id_of(data: bytes) -> str:
+    """The id of the snapshot whose manifest has these bytes."""
+    return sha256_bytes(data)
+
+
+def from_bytes(data: bytes, *, origin: str) -> Manifest:
+    """Read a manifest; ``origin`` is the file named in the error.
+
+    Raises:
+        CorruptError: anything but the canonical bytes of a manifest of this format that is safe to act upon.
+    """
+    try:
+        document = json.loads(data)
+        manifest = _manifest(document)
+        canonical = to_bytes(manifest)
+    except _Refused as error:
+        raise CorruptError(f"{origin}: {error}: delete it or take the snapshot again") from error
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(f"{origin} is not a manifest ({error}): delete it or take the snapshot again") from error
+    if canonical != data:
+        raise CorruptError(f"{origin} is not in canonical form: it was changed after it was written; delete it")
+    return manifest
+
+
+class _Refused(Exception):
+    """What a manifest says cannot be accepted; becomes a ``CorruptError`` with the file's name."""
+
+
+def _manifest(document: object) -> Manifest:
+    fields = _object(document, "the document")
+    if fields.get("format") != FORMAT or isinstance(fields["format"], bool):
+        raise _Refused(f"format {fields.get('format')!r:.20} is unknown to this version, which reads {FORMAT}")
+    _exact_keys(fields, _KEYS, "the document")
+    entries = fields["entries"]
+    if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
+        raise _Refused(f"entries must be a list of at most {MAX_ENTRIES}")
+    manifest = Manifest(
+        fingerprint=_fingerprint(fields["fingerprint"]),
+        compile_id=None if fields["compile_id"] is None else _text(fields["compile_id"], _TEXT, "compile_id"),
+        created=_text(fields["created"], _CREATED, "created"),
+        tool=_text(fields["tool"], _TEXT, "tool"),
+        parent=None if fields["parent"] is None else _text(fields["parent"], ID, "parent"),
+        entries=tuple(_entry(entry) for entry in entries),
+    )
+    _check_paths([entry.path for entry in manifest.entries])
+    return manifest
+
+
+def _check_paths(paths: list[str]) -> None:
+    """Sorted, unique, distinct where file names ignore case, and no file where another needs a folder."""
+    if paths != sorted(paths):
+        raise _Refused("entries are not sorted by path")
+    seen: dict[str, str] = {}
+    for path in paths:
+        if seen.setdefault(path.lower(), path) != path:
+            raise _Refused(f"{path} and {seen[path.lower()]} differ only in case")
+    if len(seen) != len(paths):
+        raise _Refused("a path occurs twice")
+    folders: dict[str, str] = {}
+    for path in paths:
+        parts = path.split("/")[:-1]
+        for depth in range(1, len(parts) + 1):
+            folder = "/".join(parts[:depth])
+            if folder.lower() in seen:
+                raise _Refused(f"{folder} is both a file and a folder")
+            if folders.setdefault(folder.lower(), folder) != folder:
+                raise _Refused(f"folders {folder} and {folders[folder.lower()]} differ only in case")
+
+
+def _entry(value: object) -> ManifestEntry:
+    fields = _object(value, "an entry")
+    _exact_keys(fields, {"path", "kind", "size", "sha256", "exec"}, "an entry")
+    path = fields["path"]
+    parts = path.split("/") if isinstance(path, str) else []
+    if not parts or len(parts) > MAX_PATH_PARTS or not all(SAFE_NAME.fullmatch(part) for part in parts):
+        raise _Refused(f"path {path!r:.80} is not a plain relative path")
+    kinds = {kind.value: kind for kind in Kind if kind not in NOT_KEPT}
+    if not isinstance(fields["kind"], str) or fields["kind"] not in kinds:
+        raise _Refused(f"{path} has kind {fields['kind']!r:.40}; allowed: {', '.join(kinds)}")
+    size = fields["size"]
+    if type(size) is not int or not 0 < size <= MAX_ENTRY_BYTES:
+        raise _Refused(f"{path} has size {size!r:.40}; allowed: 1 to {MAX_ENTRY_BYTES}")
+    if type(fields["exec"]) is not bool:
+        raise _Refused(f"{path} has exec {fields['exec']!r:.40}; allowed: true, false")
+    digest = _text(fields["sha256"], ID, f"sha256 of {path}")
+    return ManifestEntry(path=path, kind=kinds[fields["kind"]], size=size, sha256=digest, executable=fields["exec"])
+
+
+def _fingerprint(value: object) -> Fingerprint:
+    fields = _object(value, "fingerprint")
+    _exact_keys(fields, {"key_version", "values"}, "fingerprint")
+    version, values = fields["key_version"], _object(fields["values"], "fingerprint.values")
+    if type(version) is not int or version < 1:
+        raise _Refused(f"fingerprint.key_version is {version!r:.20}; allowed: 1 and above")
+    if version == KEY_VERSION:  # another version has other fields and is refused by compare, not as corruption
+        _exact_keys(values, {one.name for one in INPUTS}, "fingerprint.values")
+    checked: dict[str, str | None] = {}
+    for name, observed in values.items():
+        if observed is not None and not isinstance(observed, str):
+            raise _Refused(f"fingerprint.values.{name:.40} must be a string or null")
+        checked[name] = observed
+    return Fingerprint(key_version=version, values=checked)
+
+
+def _object(value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise _Refused(f"{where} is not an object")
+    return value
+
+
+def _exact_keys(fields: dict[str, object], expected: set[str], where: str) -> None:
+    if fields.keys() != expected:
+        odd = sorted(fields.keys() ^ expected)
+        raise _Refused(f"{where} has unknown or missing keys: {', '.join(odd)[:200]}")
+
+
+def _text(value: object, pattern: re.Pattern[str], where: str) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise _Refused(f"{where} is {value!r:.80}, which is not allowed there")
+    return value

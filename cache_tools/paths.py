@@ -1,0 +1,36 @@
+"""Where things are by default: the cache that torch writes and the store that holds its snapshots.
+
+In: environment variables and the user's name. Out: paths; nothing is created and torch is not imported.
+The rules for the cache are those of ``torch/_inductor/runtime/cache_dir_utils.py`` in torch 2.11.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+STORE_VARIABLE = "DFLASH_CACHE_STORE"
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """The directory that inductor uses in this environment: the variable, else ``<temporary>/torchinductor_<user>``."""
+    configured = environ.get(CACHE_VARIABLE)
+    if configured is not None:
+        return Path(configured).absolute()
+    user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
+    return Path(tempfile.gettempdir()) / f"torchinductor_{user}"
+
+
+def default_store_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """``$DFLASH_CACHE_STORE``, else ``cache-store`` in the platform's data directory."""
+    configured = environ.get(STORE_VARIABLE)
+    if configured:
+        return Path(configured).absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("dflash", appauthor=False)) / "cache-store"
