@@ -1,8 +1,8 @@
 """Is a shared object complete? Answered from its headers, without reading its content.
 
 In: a path. Out: None, or a short reason. A linker that was killed leaves an empty or a short file under the final name
-and torch, which only asks whether the file exists, trusts it for ever. A changed byte inside a section is not seen here:
-only a snapshot's digest sees that.
+and torch, which only asks whether the file exists, trusts it for ever. A changed byte inside a section is not seen
+here: only a snapshot's digest sees that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PT_LOAD = 1
 
 
 def elf_problem(path: Path) -> str | None:
-    """Why the loader would fail on ``path``, or None if its headers and its size agree (or it is no ELF platform's file).
+    """Why the loader would fail on ``path``; None if its headers and its size agree (a Mach-O file is not judged).
 
     Raises:
         OSError: the file cannot be read.

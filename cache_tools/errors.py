@@ -10,7 +10,7 @@ from envguard import errors
 
 
 class IncompatibleError(errors.ToolError):
-    """A snapshot was made for another kind of machine or software: restoring it gives wrong results, crashes or misses."""
+    """A snapshot of another kind of machine or software: restored, it gives wrong results, crashes or misses."""
 
     exit_code = errors.INCOMPATIBLE
 

@@ -1,9 +1,9 @@
 """What a compile cache depends on, beyond torch's own keys: one graded list, observed without importing torch.
 
-In: an environment. Out: a ``Fingerprint``, and a ``Comparison`` of two, field by field. The grades come from experiments
-on torch 2.11 (docs/cache.md): fatal means wrong results, a crash or no hit at all; degrading means fewer hits, or slower code.
-Left out since they change nothing: host name, cache path, working directory, HOME, model path and line, compile threads,
-logging and remote-cache switches, times. What only torch knows (digests of its configs) is not here.
+In: an environment. Out: a ``Fingerprint``, and a ``Comparison`` of two, field by field. The grades come from
+experiments on torch 2.11: fatal means wrong results, a crash or no hit at all; degrading means fewer hits or slower
+code. Left out since they change nothing: host name, cache path, working directory, HOME, model path and line, compile
+threads, logging and remote-cache switches, times. What only torch knows (digests of its configs) is not here.
 """
 
 from __future__ import annotations
@@ -87,10 +87,22 @@ INPUTS: tuple[Input, ...] = (
 _IGNORED_ENV = frozenset(
     f"TORCHINDUCTOR_{name}"
     for name in (
-        "CACHE_DIR COMPILE_THREADS WORKER_START WORKER_START_METHOD FX_GRAPH_CACHE AUTOGRAD_CACHE FORCE_DISABLE_CACHES "
-        "FX_GRAPH_REMOTE_CACHE AUTOGRAD_REMOTE_CACHE AUTOTUNE_REMOTE_CACHE BUNDLED_AUTOTUNE_REMOTE_CACHE "
-        "REDIS_URL REDIS_HOST REDIS_PORT CUTLASS_DIR"
-    ).split()
+        "AUTOGRAD_CACHE",
+        "AUTOGRAD_REMOTE_CACHE",
+        "AUTOTUNE_REMOTE_CACHE",
+        "BUNDLED_AUTOTUNE_REMOTE_CACHE",
+        "CACHE_DIR",
+        "COMPILE_THREADS",
+        "CUTLASS_DIR",
+        "FORCE_DISABLE_CACHES",
+        "FX_GRAPH_CACHE",
+        "FX_GRAPH_REMOTE_CACHE",
+        "REDIS_HOST",
+        "REDIS_PORT",
+        "REDIS_URL",
+        "WORKER_START",
+        "WORKER_START_METHOD",
+    )
 )
 _EXTRA_ENV = ("TORCH_COMPILE_CACHE_KEY_TAG",)
 

@@ -48,7 +48,7 @@ class Manifest:
 
     fingerprint: Fingerprint
     compile_id: str | None
-    """What the snapshot is for, in the words of its maker (config shapes and model code); None for a whole directory."""
+    """What it is for, in its maker's words (config shapes and model code); None for a whole directory."""
     created: str
     """UTC, ``2026-11-29T16:20:00.000000Z``; sorts as text."""
     tool: str
@@ -166,8 +166,10 @@ def _entry(value: object) -> ManifestEntry:
     fields = _object(value, "an entry")
     _exact_keys(fields, {"path", "kind", "size", "sha256", "exec"}, "an entry")
     path = fields["path"]
-    parts = path.split("/") if isinstance(path, str) else []
-    if not parts or len(parts) > MAX_PATH_PARTS or not all(SAFE_NAME.fullmatch(part) for part in parts):
+    if not isinstance(path, str):
+        raise _Refused(f"path {path!r:.80} is not a string")
+    parts = path.split("/")
+    if len(parts) > MAX_PATH_PARTS or not all(SAFE_NAME.fullmatch(part) for part in parts):
         raise _Refused(f"path {path!r:.80} is not a plain relative path")
     kinds = {kind.value: kind for kind in Kind if kind not in NOT_KEPT}
     if not isinstance(fields["kind"], str) or fields["kind"] not in kinds:

@@ -39,7 +39,7 @@ class Scan:
 
     entries: tuple[Entry, ...]
     skipped: dict[str, int]
-    """Reason → files: ``lock``, ``temp``, ``header``, ``link``, ``not a file``, ``unsafe name``, ``empty``, ``vanished``."""
+    """Reason → files: lock, temp, header, link, not a file, unsafe name, empty, vanished."""
 
 
 def scan(cache_dir: Path) -> Scan:

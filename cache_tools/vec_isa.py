@@ -2,7 +2,7 @@
 
 In: the machine, its ``/proc/cpuinfo``, and the variables ``ATEN_CPU_CAPABILITY`` and ``TORCHINDUCTOR_VEC_ISA_OK``.
 Out: a ``VecIsa``. torch's own ``pick_vec_isa`` (``torch/_inductor/cpu_vec_isa.py``) compiles and loads a probe for each
-candidate, 19 s a process; this assumes that the compiler knows what the processor knows, which holds for gcc from 11 on.
+candidate, 19 s a process; this assumes that the compiler knows what the processor knows, as gcc does from 11 on.
 A setting of ``torch._inductor.config.cpp.simdlen`` is not seen.
 """
 

@@ -1,0 +1,215 @@
+"""A store of snapshots: content-addressed blobs, manifests and names, each written once.
+
+    config.json              {"format":1}
+    blobs/ab/<sha256>        content, see blobs.py; named by the sha256 of the uncompressed data
+    snapshots/<id>.json      canonical manifest, named by its sha256
+    refs/<name>              the id that a human name stands for, and a newline
+    lock                     shared by writers; a future ``prune`` takes it alone
+
+In: bytes, manifests, names. Out: the same, verified on every read. A snapshot becomes visible last: blobs, manifest,
+name. Whatever the moment of a crash, what is listed is complete. It deletes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_tools import blobs, manifest
+from cache_tools.errors import CorruptError
+from cache_tools.manifest import ID, Manifest
+from envguard import atomic
+from envguard.errors import UsageError
+
+FORMAT = 1
+CONFIG = b'{"format":1}'
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+MAX_MANIFEST_BYTES = 512 << 20
+_PREFIX = re.compile(r"[0-9a-f]{4,64}")
+_FILE_MODE = 0o600  # entries of a cache hold environment variables and paths
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Store:
+    """An existing store; see ``open_store`` and ``create_store``."""
+
+    root: Path
+
+    def blob_path(self, sha256: str) -> Path:
+        """Where the blob of that digest is, or would be."""
+        return self.root / "blobs" / sha256[:2] / sha256
+
+    def manifest_path(self, id_: str) -> Path:
+        """Where the manifest of that snapshot is, or would be."""
+        return self.root / "snapshots" / f"{id_}.json"
+
+    def ref_path(self, name: str) -> Path:
+        """Where the name is kept."""
+        return self.root / "refs" / name
+
+    @contextlib.contextmanager
+    def adding(self) -> Iterator[None]:
+        """Hold off deletion (not other writers) while blobs are written that no manifest names yet."""
+        fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(fd)
+
+    def add_blob(self, data: bytes, sha256: str) -> bool:
+        """Keep ``data``, whose digest is ``sha256``; False if it was there, intact, already.
+
+        Raises:
+            OSError: the disk is full or the store unwritable; nothing half written is visible then.
+        """
+        path = self.blob_path(sha256)
+        if path.exists() and blobs.is_intact(path.read_bytes()):
+            return False  # a damaged one is written again: trusting it would lose this snapshot
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        atomic.write_bytes(path, blobs.encode(data), mode=_FILE_MODE)
+        return True
+
+    def read_blob(self, sha256: str, *, limit: int) -> bytes:
+        """The content with that digest, of at most ``limit`` bytes.
+
+        Raises:
+            CorruptError: it is missing or any of its bits changed; the message names the file.
+        """
+        path = self.blob_path(sha256)
+        try:
+            blob = path.read_bytes()
+        except FileNotFoundError as error:
+            raise CorruptError(f"{path} is missing: the store is incomplete") from error
+        return blobs.decode(blob, sha256=sha256, limit=limit, origin=path)
+
+    def add_manifest(self, content: Manifest) -> tuple[str, bool]:
+        """Keep a manifest whose blobs are all there; its id, and whether it is new."""
+        data = manifest.to_bytes(content)
+        id_ = manifest.id_of(data)
+        path = self.manifest_path(id_)
+        if path.exists():
+            return id_, False
+        atomic.write_bytes(path, data, mode=_FILE_MODE)
+        return id_, True
+
+    def read_manifest(self, id_: str) -> Manifest:
+        """The manifest of snapshot ``id_``.
+
+        Raises:
+            CorruptError: it is missing, changed, or nothing that may be acted upon.
+        """
+        path = self.manifest_path(id_)
+        try:
+            size = path.stat().st_size
+            data = path.read_bytes() if size <= MAX_MANIFEST_BYTES else b""
+        except FileNotFoundError as error:
+            raise CorruptError(f"{path} is missing: the store is incomplete") from error
+        if manifest.id_of(data) != id_:
+            raise CorruptError(f"{path} does not hash to its name: it was changed after it was written; delete it")
+        return manifest.from_bytes(data, origin=str(path))
+
+    def set_ref(self, name: str, id_: str) -> None:
+        """Let ``name`` stand for snapshot ``id_``; an older meaning is replaced."""
+        atomic.write_text(self.ref_path(check_name(name)), f"{id_}\n", mode=_FILE_MODE)
+
+    def read_ref(self, name: str) -> str:
+        """The id that ``name`` stands for.
+
+        Raises:
+            CorruptError: the file is not one id and a newline, or names a snapshot that is not there.
+        """
+        path = self.ref_path(name)
+        data = path.read_bytes()
+        if len(data) != 65 or not data.endswith(b"\n") or not ID.fullmatch(data[:-1].decode("ascii", "replace")):
+            raise CorruptError(f"{path} does not hold a snapshot id: delete it and name the snapshot again")
+        id_ = data[:-1].decode()
+        if not self.manifest_path(id_).exists():
+            raise CorruptError(f"{path} names snapshot {id_[:12]}, which is not there: delete it")
+        return id_
+
+    def names(self) -> tuple[str, ...]:
+        """Every human name, sorted."""
+        return tuple(sorted(path.name for path in (self.root / "refs").iterdir() if NAME.fullmatch(path.name)))
+
+    def ids(self) -> tuple[str, ...]:
+        """Every snapshot, sorted by id."""
+        found = (path.stem for path in (self.root / "snapshots").iterdir() if path.suffix == ".json")
+        return tuple(sorted(stem for stem in found if ID.fullmatch(stem)))
+
+    def resolve(self, name_or_id: str) -> str:
+        """The id that a name, an id or a unique beginning of one (4 digits or more) stands for.
+
+        Raises:
+            UsageError: nothing or more than one thing is meant; the message lists what there is.
+            CorruptError: the name's file is damaged.
+        """
+        if NAME.fullmatch(name_or_id) and self.ref_path(name_or_id).exists():
+            return self.read_ref(name_or_id)
+        matching = [id_ for id_ in self.ids() if _PREFIX.fullmatch(name_or_id) and id_.startswith(name_or_id)]
+        if len(matching) == 1:
+            return matching[0]
+        if matching:
+            raise UsageError(f"{name_or_id} begins {len(matching)} snapshot ids: give more digits")
+        known = ", ".join(self.names()) or "none yet; make one with: dflash cache snapshot --name NAME"
+        raise UsageError(f"{self.root} has no snapshot {name_or_id!r}; names: {known}")
+
+
+def check_name(name: str) -> str:
+    """``name`` if it may name a snapshot.
+
+    Raises:
+        UsageError: it may not.
+    """
+    if not NAME.fullmatch(name) or ID.fullmatch(name):
+        rule = "letters, digits, '.', '_' and '-', beginning with a letter or digit, 128 at most, and not an id"
+        raise UsageError(f"{name!r} cannot name a snapshot: use {rule}")
+    return name
+
+
+def open_store(root: Path) -> Store:
+    """The store at ``root``.
+
+    Raises:
+        UsageError: there is none.
+        CorruptError: there is something else, or a store of another format.
+    """
+    try:
+        config = (root / "config.json").read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"{root} is not a cache store: make one with: dflash cache snapshot --store {root}") from error
+    if config != CONFIG:
+        raise CorruptError(
+            f"{root / 'config.json'} is damaged or of a format that this version does not know ({FORMAT})"
+        )
+    missing = [name for name in ("blobs", "snapshots", "refs") if not (root / name).is_dir()]
+    if missing:
+        raise CorruptError(f"{root} is incomplete: {', '.join(missing)} missing; was the copy finished?")
+    return Store(root=root)
+
+
+def create_store(root: Path) -> Store:
+    """The store at ``root``, made if there is nothing; readable for this user alone, since entries embed environments.
+
+    Raises:
+        UsageError: ``root`` exists and holds something else.
+        CorruptError: as ``open_store``.
+    """
+    if (root / "config.json").exists():
+        return open_store(root)
+    if root.exists() and (not root.is_dir() or any(not _SKELETON.fullmatch(item.name) for item in root.iterdir())):
+        raise UsageError(f"{root} exists and is not a cache store: give an empty or a new directory")
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name in ("blobs", "snapshots", "refs"):
+        (root / name).mkdir(mode=0o700, exist_ok=True)
+    atomic.write_bytes(root / "config.json", CONFIG, mode=_FILE_MODE)  # last: its presence means complete
+    return Store(root=root)
+
+
+_SKELETON = re.compile(r"blobs|snapshots|refs|lock|\.tmp-.*")
+"""What a store that was being made may hold already."""
