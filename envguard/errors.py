@@ -37,3 +37,15 @@ class CheckCrashed(ToolError):
 
 class ProbeError(CheckCrashed):
     """A fact of the machine is there and cannot be read: a truncated file, a driver that refuses."""
+
+
+class PolicyError(UsageError):
+    """The policy file is missing or wrong; one line a problem."""
+
+
+class DriftError(ToolError):
+    """The environment is not what the policy and the lock say; one line a finding."""
+
+
+class LockError(ToolError):
+    """The lock is missing, damaged or of an unknown form, so nothing is expected of the environment."""

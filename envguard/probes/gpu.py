@@ -45,13 +45,20 @@ def driver_version() -> str | None:
     """The NVIDIA kernel driver's version, such as ``580.82.07``; None where none is loaded.
 
     Raises:
-        ProbeError: nvidia-smi is there and does not answer.
+        ProbeError: a kernel file cannot be read, or nvidia-smi is there and does not answer.
     """
-    if MODULE_VERSION.is_file() and (version := MODULE_VERSION.read_text().strip()):
+    if version := _read(MODULE_VERSION).strip():
         return version
-    if PROC_VERSION.is_file() and (version := parse_proc_version(PROC_VERSION.read_text())):
-        return version
-    return _smi_version()
+    return parse_proc_version(_read(PROC_VERSION)) or _smi_version()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise ProbeError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
 
 
 def parse_proc_version(text: str) -> str | None:
@@ -98,7 +105,8 @@ def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
     _check(cuda.cuDeviceGetName(name, len(name), device), "cuDeviceGetName")
     memory = ctypes.c_size_t()
     _check(cuda.cuDeviceTotalMem_v2(ctypes.byref(memory), device), "cuDeviceTotalMem")
-    major, minor = _attribute(cuda, device, _CAPABILITY_MAJOR), _attribute(cuda, device, _CAPABILITY_MINOR)
+    major = _attribute(cuda, device, _CAPABILITY_MAJOR)
+    minor = _attribute(cuda, device, _CAPABILITY_MINOR)
     return Gpu(
         index=index,
         name=name.value.decode(errors="replace"),
