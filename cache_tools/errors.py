@@ -1,10 +1,13 @@
 """The errors that cache_tools raises beyond ``UsageError``.
 
-In: nothing. Out: exception classes that own the exit codes of the compile cache (see docs/exit-codes.md).
-They are raised by the library and printed, one line each, only by a command line.
+In: nothing. Out: exception classes that own the exit codes of the compile cache (see docs/exit-codes.md), and one way
+to turn an ``OSError`` into a line that says what was being done. Only a command line prints them.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 from envguard import errors
 
@@ -19,3 +22,19 @@ class CorruptError(errors.ToolError):
     """A file of a store is not what it must be: the message names the file."""
 
     exit_code = errors.CORRUPT
+
+
+class StorageError(errors.ToolError):
+    """The file system refused: full, read-only, not permitted. What was there before is untouched."""
+
+    exit_code = errors.FINDINGS
+
+
+@contextlib.contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """Raise ``StorageError`` for an ``OSError`` of the block; ``doing`` says what failed, such as ``restoring x to y``."""
+    try:
+        yield
+    except OSError as error:
+        where = f" at {error.filename}" if error.filename else ""
+        raise StorageError(f"{doing} failed{where}: {error.strerror or error}") from error
