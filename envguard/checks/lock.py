@@ -1,0 +1,76 @@
+"""LCK: the lock. In: an ``Inspection``. Out: problems. uv's verdict was fetched before; no check calls uv."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from envguard.errors import ProbeError
+from envguard.findings import Check, Problem, Repair, Skip
+from envguard.inspection import Inspection
+
+
+def _is_fresh(case: Inspection) -> Iterable[Problem] | Skip:
+    if not case.lock_exists:
+        return case.without_lock()
+    if case.lock_check is None:
+        return Skip(reason="uv was not asked: this is the fast tier")
+    if case.lock_check.is_fresh is None:
+        raise ProbeError(case.lock_check.detail)
+    if case.lock_check.is_fresh:
+        return ()
+    problem = Problem(
+        subject=case.lock.name,
+        message=f"{case.lock} does not follow from its pyproject.toml: {case.lock_check.detail}",
+        repair=Repair(lock=True, sync=True),
+    )
+    return (problem,)
+
+
+def _is_readable(case: Inspection) -> Iterable[Problem] | Skip:
+    if case.lock_problem is None:
+        return ()
+    if not case.lock_exists and case.profile.unlocked:
+        return Skip(reason="the profile is declared as unlocked, see LCK004")
+    repair = Repair() if case.lock_exists else Repair(lock=True, sync=True)
+    return (Problem(subject=case.lock.name, message=case.lock_problem, repair=repair),)
+
+
+def _is_locked(case: Inspection) -> Iterable[Problem] | Skip:
+    if case.profile.unlocked is None:
+        return ()
+    if not case.lock_exists:
+        return Skip(reason=f"profile {case.profile.name} has no lock yet: {case.profile.unlocked}")
+    problem = Problem(
+        subject=case.lock.name,
+        message=f"profile {case.profile.name} says that it is unlocked, and {case.lock} exists",
+        fix=f"delete the key unlocked of profile {case.profile.name} from {case.policy.path.name}",
+    )
+    return (problem,)
+
+
+CHECKS: tuple[Check[Inspection], ...] = (
+    Check(
+        id="LCK001",
+        summary="the lock follows from pyproject.toml",
+        why="A stale lock installs what an older pyproject.toml asked for, and uv run may rewrite it in passing.",
+        fix="run uv lock, review the difference, and commit it",
+        run=_is_fresh,
+        tier="standard",
+    ),
+    Check(
+        id="LCK002",
+        summary="the lock is there and can be read",
+        why="Without it nobody knows what the environment should hold; uv sync --check passes when it is missing.",
+        fix="restore uv.lock from version control",
+        run=_is_readable,
+    ),
+    Check(
+        id="LCK004",
+        summary="a profile that is declared unlocked has no lock",
+        why="A lock that cannot be made yet is skipped with its reason instead of being written by hand; once it "
+        "exists, the excuse must go, or a lost lock would pass.",
+        fix="make the lock where its index is in reach",
+        run=_is_locked,
+        severity="warn",
+    ),
+)

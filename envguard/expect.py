@@ -1,0 +1,108 @@
+"""What the lock expects of one interpreter's environment.
+
+In: a ``Lock`` and the interpreter's marker environment. Out: ``Expected``: what must be there (the project, its
+dependencies and its default groups, with all they need) and what may be there (every extra and group besides), each
+with the only version that the lock has for this interpreter. No I/O, no uv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envguard.lock import Edge, Lock, Package
+from envguard.pkg import canonical, marker_holds
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """Names are normalised; a version is None where the lock leaves it open (a dynamic project version)."""
+
+    lock: Path
+    required: dict[str, str | None]
+    optional: dict[str, str | None]
+    """Allowed and not required; disjoint from ``required``."""
+
+    def version(self, name: str) -> str | None:
+        """The locked version of ``name``, None where it has none or is not expected."""
+        return self.required[name] if name in self.required else self.optional.get(name)
+
+    def knows(self, name: str) -> bool:
+        """Whether ``name`` may be in the environment."""
+        return name in self.required or name in self.optional
+
+
+def expect(lock: Lock, environment: Mapping[str, str]) -> Expected:
+    """Compute the expectation of ``lock`` for the PEP 508 ``environment``.
+
+    Raises:
+        CheckCrashed: ``packaging`` cannot be imported, or the lock holds a malformed marker.
+    """
+    closure = _Closure(lock, environment)
+    project = lock.project
+    closure.take(project)
+    for group in project.default_groups:
+        closure.follow(project.groups.get(group, ()))
+    required = dict(closure.versions)
+    for edges in (*project.extras.values(), *project.groups.values()):
+        closure.follow(edges)
+    optional = {name: version for name, version in closure.versions.items() if name not in required}
+    return Expected(lock=lock.path, required=required, optional=optional)
+
+
+class _Closure:
+    """Everything reachable from what was followed so far."""
+
+    def __init__(self, lock: Lock, environment: Mapping[str, str]) -> None:
+        self.versions: dict[str, str | None] = {}
+        self._environment = environment
+        self._verdicts: dict[str, bool] = {}  # a lock repeats a handful of markers hundreds of times
+        self._seen_extras: set[tuple[str, str]] = set()
+        self._by_name: dict[str, list[Package]] = {}
+        for package in lock.packages:
+            self._by_name.setdefault(package.name, []).append(package)
+
+    def take(self, package: Package) -> None:
+        """Add a package and what it needs."""
+        pending = [package]
+        while pending:
+            current = pending.pop()
+            name = canonical(current.name)
+            if name in self.versions:
+                continue
+            self.versions[name] = current.version
+            pending.extend(self._targets(current.dependencies))
+
+    def follow(self, edges: Iterable[Edge]) -> None:
+        """Add the targets of ``edges`` and what they need."""
+        for target in self._targets(edges):
+            self.take(target)
+
+    def _targets(self, edges: Iterable[Edge]) -> list[Package]:
+        targets: list[Package] = []
+        pending = list(edges)
+        while pending:
+            edge = pending.pop()
+            if edge.marker is not None and not self._holds(edge.marker):
+                continue
+            for package in self._candidates(edge):
+                targets.append(package)
+                for extra in edge.extras:
+                    if (key := (package.name, extra)) not in self._seen_extras:
+                        self._seen_extras.add(key)
+                        pending.extend(package.extras.get(extra, ()))
+        return targets
+
+    def _candidates(self, edge: Edge) -> list[Package]:
+        return [
+            package
+            for package in self._by_name.get(edge.name, [])
+            if (edge.version is None or package.version == edge.version)
+            and (not package.resolution_markers or any(map(self._holds, package.resolution_markers)))
+        ]
+
+    def _holds(self, marker: str) -> bool:
+        if marker not in self._verdicts:
+            self._verdicts[marker] = marker_holds(marker, self._environment)
+        return self._verdicts[marker]

@@ -1,0 +1,136 @@
+"""Checks and what they find.
+
+In: ``Check`` objects and the context that they judge. Out: ``Finding``s, in the order of the checks. A check is a pure
+function that yields ``Problem``s or returns ``Skip``; ``run_checks`` stamps them with the check's id and severity. A
+check that raises becomes an ``error`` finding while the others go on: what could not be judged never passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+from envguard.errors import ToolError
+from envguard.policy import Severity
+
+Status = Literal["error", "fail", "warn", "skip"]
+Tier = Literal["fast", "standard"]
+"""``fast`` reads files only (every start of a run); ``standard`` may also call uv (``envguard check``, CI)."""
+
+Context = TypeVar("Context")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Repair:
+    """What uv has to do about a finding; the repairs of all findings merge into one command."""
+
+    lock: bool = False
+    sync: bool = False
+    reinstall: tuple[str, ...] = ()
+    """Distributions that are the right version by name and wrong by content."""
+    python: str | None = None
+    """Specifier of the Python that the environment must be made anew with."""
+
+
+NO_REPAIR = Repair()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing that a check found wrong."""
+
+    subject: str
+    """What is wrong: a distribution, a file, a variable."""
+    message: str
+    """One sentence for a person."""
+    expected: str | None = None
+    observed: str | None = None
+    fix: str | None = None
+    """Overrides the check's own fix."""
+    severity: Severity | None = None
+    """Overrides the check's own severity."""
+    repair: Repair = NO_REPAIR
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skip:
+    """The check does not apply, which is neither a pass nor a failure."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Check(Generic[Context]):
+    """One entry of a registry."""
+
+    id: str
+    summary: str
+    """What it asserts, without a full stop."""
+    why: str
+    fix: str
+    run: Callable[[Context], Iterable[Problem] | Skip]
+    severity: Severity = "fail"
+    tier: Tier = "fast"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finding:
+    """One result that a report shows."""
+
+    id: str
+    status: Status
+    severity: Severity
+    """What it weighs when it applies; ``status`` says what became of it."""
+    subject: str
+    message: str
+    expected: str | None
+    observed: str | None
+    fix: str
+    repair: Repair = NO_REPAIR
+
+
+def run_checks(checks: Sequence[Check[Context]], context: Context) -> tuple[Finding, ...]:
+    """Run every check; no exception of a check leaves this function."""
+    return tuple(finding for check in checks for finding in _run(check, context))
+
+
+def _run(check: Check[Context], context: Context) -> list[Finding]:
+    try:
+        outcome = check.run(context)
+        problems = [] if isinstance(outcome, Skip) else list(outcome)
+    except ToolError as error:
+        return [_unjudged(check, "error", str(error))]
+    except Exception as error:  # a bug in one check must not hide what the others see
+        return [_unjudged(check, "error", f"the check crashed, which is a bug: {type(error).__name__}: {error}")]
+    if isinstance(outcome, Skip):
+        return [_unjudged(check, "skip", outcome.reason)]
+    return [_found(check, problem) for problem in problems]
+
+
+def _found(check: Check[Context], problem: Problem) -> Finding:
+    severity = problem.severity or check.severity
+    return Finding(
+        id=check.id,
+        status=severity,
+        severity=severity,
+        subject=problem.subject,
+        message=problem.message,
+        expected=problem.expected,
+        observed=problem.observed,
+        fix=problem.fix or check.fix,
+        repair=problem.repair,
+    )
+
+
+def _unjudged(check: Check[Context], status: Status, message: str) -> Finding:
+    return Finding(
+        id=check.id,
+        status=status,
+        severity=check.severity,
+        subject=check.id,
+        message=message,
+        expected=None,
+        observed=None,
+        fix=check.fix,
+    )

@@ -1,0 +1,41 @@
+"""What the checks judge: one environment, the policy's profile for it, and what the lock expects.
+
+In: values that others have read. Out: the frozen ``Inspection`` that every check receives. It reads nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from envguard.expect import Expected
+from envguard.findings import Skip
+from envguard.observe import Observation
+from envguard.policy import Policy, Profile
+from envguard.probes.uv_lock import LockCheck
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Inspection:
+    """One judgement's input."""
+
+    observation: Observation
+    policy: Policy
+    profile: Profile
+    lock: Path
+    """Where the profile's lock is or should be."""
+    lock_exists: bool
+    expected: Expected | None
+    """None where there is no readable lock."""
+    lock_problem: str | None
+    """Why ``expected`` is None; None where it is not."""
+    project_venv: Path
+    """The environment that ``uv sync`` of this project would write to."""
+    python_was_named: bool
+    """Whether the user chose the judged interpreter."""
+    lock_check: LockCheck | None
+    """uv's own verdict; None in the fast tier."""
+
+    def without_lock(self) -> Skip:
+        """The skip of every check that needs the lock."""
+        return Skip(reason=f"there is no lock to compare with: {self.lock_problem}")

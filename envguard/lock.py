@@ -1,0 +1,112 @@
+"""``uv.lock`` as a value: packages and the edges between them.
+
+In: the file. Out: a frozen ``Lock``. It reads the format that uv writes (version 1) and refuses what it does not
+understand; it evaluates no marker and decides nothing (``expect.py`` does), and never calls uv.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from envguard.errors import LockError
+
+LOCK_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edge:
+    """One requirement of a package, as resolved."""
+
+    name: str
+    version: str | None
+    """Given where the lock holds several versions of the name."""
+    marker: str | None
+    extras: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Package:
+    """One locked package; a name occurs several times where versions differ by marker."""
+
+    name: str
+    version: str | None
+    """None for a project whose version is dynamic."""
+    is_project: bool
+    """Whether this is the project at the lock's own directory."""
+    resolution_markers: tuple[str, ...]
+    """The package holds where one of these is true; () means everywhere."""
+    dependencies: tuple[Edge, ...]
+    extras: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
+    groups: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
+    default_groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lock:
+    """One parsed lock file."""
+
+    path: Path
+    packages: tuple[Package, ...]
+
+    @property
+    def project(self) -> Package:
+        """The project that the lock belongs to; ``load_lock`` has made sure that there is one."""
+        return next(package for package in self.packages if package.is_project)
+
+
+def load_lock(path: Path) -> Lock:
+    """Read a lock.
+
+    Raises:
+        LockError: it is missing, is no TOML, or has a form that this reader does not know.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise LockError(f"{path} does not exist: run uv lock in its project") from error
+    except OSError as error:
+        raise LockError(f"{path} cannot be read ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LockError(f"{path} is no valid TOML ({error}): restore it from version control") from error
+    if (got := document.get("version")) != LOCK_VERSION:
+        raise LockError(f"{path} has version {got!r}, this envguard reads {LOCK_VERSION}: use a matching uv")
+    if document.get("conflicts"):
+        raise LockError(f"{path} has conflicting extras, which envguard cannot judge: give each its own project")
+    try:
+        packages = tuple(_read_package(entry) for entry in document["package"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LockError(f"{path} is not as uv writes it ({type(error).__name__}: {error}): run uv lock") from error
+    if sum(package.is_project for package in packages) != 1:
+        raise LockError(f"{path} holds no package for its own directory: run uv lock in a project")
+    return Lock(path=path, packages=packages)
+
+
+def _read_package(entry: dict[str, Any]) -> Package:
+    source = entry["source"]
+    groups = {name: _read_edges(edges) for name, edges in entry.get("dev-dependencies", {}).items()}
+    default_groups = entry.get("default-groups", ["dev"])  # uv writes the key where it is not its own default
+    return Package(
+        name=entry["name"],
+        version=entry.get("version"),
+        is_project="." in (source.get("editable"), source.get("virtual"), source.get("directory")),
+        resolution_markers=tuple(entry.get("resolution-markers", ())),
+        dependencies=_read_edges(entry.get("dependencies", ())),
+        extras={name: _read_edges(edges) for name, edges in entry.get("optional-dependencies", {}).items()},
+        groups=groups,
+        default_groups=tuple(groups) if default_groups == "all" else tuple(default_groups),
+    )
+
+
+def _read_edges(edges: Any) -> tuple[Edge, ...]:
+    return tuple(
+        Edge(
+            name=edge["name"],
+            version=edge.get("version"),
+            marker=edge.get("marker"),
+            extras=tuple(edge.get("extra", ())),
+        )
+        for edge in edges
+    )

@@ -1,0 +1,81 @@
+"""The one door to ``packaging``: versions, specifiers, names and markers.
+
+In: text. Out: values, or None where the text is not what it should be. ``packaging`` is itself one of the packages
+that drift, so it is imported on first use and a missing or broken one is a clear ``CheckCrashed``, never a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from envguard.errors import CheckCrashed
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+
+def _packaging(module: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"packaging.{module}")
+    except Exception as error:  # a half-deleted or edited package can raise anything while it is imported
+        raise CheckCrashed(
+            f"the package 'packaging', which envguard itself needs, cannot be imported ({type(error).__name__}: "
+            f"{error}): run uv sync --locked --reinstall-package packaging"
+        ) from error
+
+
+def canonical(name: str) -> str:
+    """A distribution's normalised name (the rule of PEP 503; needs no ``packaging``)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def version(text: str) -> Version | None:
+    """``text`` as a version, None where it is none."""
+    module = _packaging("version")
+    try:
+        parsed: Version = module.Version(text)
+    except module.InvalidVersion:
+        return None
+    return parsed
+
+
+def specifier_set(text: str) -> SpecifierSet | None:
+    """``text`` as a set of version specifiers, None where it is none."""
+    module = _packaging("specifiers")
+    try:
+        parsed: SpecifierSet = module.SpecifierSet(text)
+    except module.InvalidSpecifier:
+        return None
+    return parsed
+
+
+def same_version(left: str, right: str) -> bool:
+    """Whether two versions are equal, local labels included; text that is no version is compared as text."""
+    left_version, right_version = version(left), version(right)
+    if left_version is None or right_version is None:
+        return left == right
+    return left_version == right_version
+
+
+def satisfies(text: str, specifier: str) -> bool:
+    """Whether the version ``text`` lies in ``specifier`` (pre-releases count); False where either is malformed."""
+    parsed, allowed = version(text), specifier_set(specifier)
+    return parsed is not None and allowed is not None and allowed.contains(parsed, prereleases=True)
+
+
+def marker_holds(marker: str, environment: Mapping[str, str]) -> bool:
+    """Whether an environment marker is true in ``environment``.
+
+    Raises:
+        CheckCrashed: ``marker`` is malformed, which a lock written by uv never is.
+    """
+    module = _packaging("markers")
+    try:
+        return bool(module.Marker(marker).evaluate(dict(environment)))
+    except (module.InvalidMarker, module.UndefinedEnvironmentName, module.UndefinedComparison) as error:
+        raise CheckCrashed(f"the marker {marker!r} cannot be evaluated ({error}): run uv lock") from error

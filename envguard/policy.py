@@ -1,0 +1,162 @@
+"""The policy: what ``envguard.toml`` says that an environment must be.
+
+In: the file. Out: a frozen ``Policy`` with its profiles. It is strict: an unknown key, a wrong type or a value outside
+its range is a problem, and all problems are reported together. It knows nothing of what is installed and does not read
+the lock; globs and specifiers are kept as text, the checks interpret them.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+from envguard.errors import PolicyError
+from envguard.pkg import specifier_set
+from envguard.strict import StrictTable
+
+SCHEMA = 1
+FILE_NAME = "envguard.toml"
+
+Severity = Literal["fail", "warn"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchRule:
+    """One accepted build of torch; a field that is None is not judged."""
+
+    version: str
+    """With the local label, such as ``2.11.0+cu130``."""
+    cuda: str | None = None
+    git_version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    """One kind of environment that the project supports."""
+
+    name: str
+    python: str
+    """Specifier of the accepted Python versions, such as ``>=3.11,<3.14``."""
+    lock: str
+    """The uv.lock, relative to the policy file."""
+    unlocked: str | None = None
+    """Why the lock is not there yet: its absence is then skipped with this reason instead of failed."""
+    torch: tuple[TorchRule, ...] = ()
+    """The accepted builds; empty where torch is not judged."""
+    driver: str | None = None
+    """Specifier of the NVIDIA driver; None: the table of minimal drivers for torch's CUDA release."""
+    packages: tuple[tuple[str, str], ...] = ()
+    """Pinned (name, version) pairs that hold whatever the lock says."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """One parsed ``envguard.toml``."""
+
+    path: Path
+    unexpected: Severity
+    """What a distribution that the lock does not name weighs."""
+    allow: tuple[str, ...]
+    """Globs of distributions that may be there although the lock does not name them."""
+    forbid: tuple[str, ...]
+    """Globs of distributions and import directories that must not be there."""
+    auto_with_driver: str | None
+    auto_without_driver: str | None
+    profiles: tuple[Profile, ...]
+
+    def profile(self, name: str, *, has_driver: bool) -> Profile:
+        """The profile called ``name``; ``auto`` chooses by the presence of an NVIDIA driver.
+
+        Raises:
+            PolicyError: no profile has this name, or ``auto`` has nothing to choose.
+        """
+        names = ", ".join(profile.name for profile in self.profiles)
+        wanted: str | None = name
+        if name == "auto":
+            wanted = self.auto_with_driver if has_driver else self.auto_without_driver
+            if wanted is None and len(self.profiles) == 1:
+                wanted = self.profiles[0].name
+            if wanted is None:
+                raise PolicyError(f"{self.path}: no [auto] profile is set, so name one: --profile ({names})")
+        for profile in self.profiles:
+            if profile.name == wanted:
+                return profile
+        raise PolicyError(f"{self.path}: no profile is called {wanted!r}; allowed: auto, {names}")
+
+
+def load_policy(path: Path) -> Policy:
+    """Read and validate a policy file.
+
+    Raises:
+        PolicyError: the file cannot be read, is no TOML, or breaks the schema (every problem in one message).
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PolicyError(f"{path} is no valid TOML: {error}") from error
+    problems: list[str] = []
+    policy = _read_policy(path, StrictTable(document, "", problems))
+    if problems:
+        raise PolicyError("\n".join(f"{path}: {problem}" for problem in problems))
+    return policy
+
+
+def _read_policy(path: Path, root: StrictTable) -> Policy:
+    if (schema := root.integer("schema")) != SCHEMA:
+        root.problem("schema", f"got {schema!r}, this envguard reads schema = {SCHEMA}")
+    rules = root.table("distributions")
+    auto = root.table("auto")
+    named = root.table("profiles")
+    profiles = tuple(_read_profile(name, named.table(name)) for name in named.names())
+    if not profiles:
+        root.problem("profiles", "no profile is declared, at least one [profiles.NAME] must be")
+    policy = Policy(
+        path=path,
+        unexpected=cast(Severity, rules.choice("unexpected", ("fail", "warn"), "warn")),
+        allow=rules.strings("allow"),
+        forbid=rules.strings("forbid"),
+        auto_with_driver=auto.string("with-driver"),
+        auto_without_driver=auto.string("without-driver"),
+        profiles=profiles,
+    )
+    names = [profile.name for profile in profiles]
+    for key in ("with-driver", "without-driver"):
+        if (name := auto.string(key)) is not None and name not in names:
+            auto.problem(key, f"got {name!r}, allowed is a declared profile: {', '.join(names)}")
+    for table in (root, rules, auto):
+        table.close()
+    return policy
+
+
+def _read_profile(name: str, table: StrictTable) -> Profile:
+    python = table.required("python")
+    driver = table.string("driver")
+    for key, text in (("python", python), ("driver", driver)):
+        if text and specifier_set(text) is None:
+            table.problem(key, f"got {text!r}, allowed is a version specifier such as '>=3.11,<3.14'")
+    pins = table.table("packages")
+    profile = Profile(
+        name=name,
+        python=python,
+        lock=table.string("lock", "uv.lock") or "",
+        unlocked=table.string("unlocked"),
+        torch=tuple(_read_torch(each) for each in table.tables("torch")),
+        driver=driver,
+        packages=tuple((package, pins.required(package)) for package in sorted(pins.names())),
+    )
+    table.close()
+    return profile
+
+
+def _read_torch(table: StrictTable) -> TorchRule:
+    git_version = table.string("git-version")
+    if git_version is not None and not re.fullmatch(r"[0-9a-f]{40}", git_version):
+        table.problem("git-version", f"got {git_version!r}, allowed is a full commit of 40 hex digits")
+    rule = TorchRule(version=table.required("version"), cuda=table.string("cuda"), git_version=git_version)
+    table.close()
+    return rule

@@ -1,0 +1,115 @@
+"""Every distribution installed in one site-packages, found by listing it.
+
+In: a site-packages directory. Out: one ``Distribution`` for each metadata directory, and the other top-level names.
+``importlib.metadata`` is not used: it hides a second dist-info of the same name and trips over truncated files. What
+cannot be read is a value (``problem``), never an exception. File contents are not compared with RECORD here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from envguard.errors import ProbeError
+from envguard.pkg import canonical
+
+MAX_HEADER_BYTES = 64 * 1024
+"""Name and Version stand at the top of METADATA; a long description after them is not read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distribution:
+    """One ``*.dist-info`` (or ``*.egg-info``) entry."""
+
+    name: str
+    """Normalised, such as ``nvidia-cublas``."""
+    version: str
+    """As METADATA says; from the directory's name where METADATA is damaged; "" where neither tells."""
+    directory: str
+    """The entry's own name in site-packages."""
+    installer: str | None
+    """``uv``, ``pip``, …; None where the file is absent."""
+    problem: str | None
+    """What is damaged in the entry, None where nothing is."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Installed:
+    """The content of one site-packages at its top level."""
+
+    distributions: tuple[Distribution, ...]
+    """Sorted by name, then directory."""
+    directories: tuple[str, ...]
+    """Sorted names of the importable directories."""
+
+
+def read_installed(site_packages: Path) -> Installed:
+    """List ``site_packages``.
+
+    Raises:
+        ProbeError: the directory itself is missing or cannot be listed.
+    """
+    try:
+        with os.scandir(site_packages) as entries:
+            listed = [(entry.name, entry.is_dir()) for entry in entries]
+    except OSError as error:
+        raise ProbeError(f"{site_packages} cannot be listed ({error.strerror}): run uv sync --locked") from error
+    found = [
+        _read_distribution(site_packages / name, is_dir=is_dir)
+        for name, is_dir in listed
+        if name.endswith((".dist-info", ".egg-info"))
+    ]
+    return Installed(
+        distributions=tuple(sorted(found, key=lambda each: (each.name, each.directory))),
+        directories=tuple(sorted(name for name, is_dir in listed if is_dir and name.isidentifier())),
+    )
+
+
+def _read_distribution(path: Path, *, is_dir: bool) -> Distribution:
+    stem = path.name.rpartition(".")[0]
+    dir_name, _, rest = stem.partition("-")
+    dir_version = rest.partition("-py")[0]  # egg-info: name-version-py3.11
+    is_egg = path.suffix == ".egg-info"
+    problems: list[str] = []
+    metadata = "PKG-INFO" if is_egg else "METADATA"
+    headers = _read_headers(path / metadata if is_dir else path, problems)
+    name, version = headers.get("name", ""), headers.get("version", "")
+    if not name or not version:
+        problems = problems or [f"{metadata} is truncated: it has no {'Version' if name else 'Name'}"]
+    if dir_name.startswith("~"):
+        problems = ["left over from an interrupted pip"]
+    if not is_egg and not (path / "RECORD").is_file():
+        problems.append("RECORD is missing, so nothing can uninstall or verify it")
+    return Distribution(
+        name=canonical(name or dir_name),
+        version=version or dir_version,
+        directory=path.name,
+        installer=_read_installer(path / "INSTALLER"),
+        problem="; ".join(problems) or None,
+    )
+
+
+def _read_headers(path: Path, problems: list[str]) -> dict[str, str]:
+    try:
+        with path.open("rb") as handle:
+            head = handle.read(MAX_HEADER_BYTES).decode(errors="replace")
+    except OSError as error:
+        problems.append(f"{path.name} cannot be read ({error.strerror})")
+        return {}
+    headers: dict[str, str] = {}
+    for line in head.splitlines():
+        if not line.strip():
+            break  # the description follows
+        key, colon, value = line.partition(":")
+        if colon and key in ("Name", "Version"):
+            headers.setdefault(key.lower(), value.strip())
+    return headers
+
+
+def _read_installer(path: Path) -> str | None:
+    try:
+        with path.open("rb") as handle:
+            return handle.read(100).decode(errors="replace").strip() or None
+    except OSError:  # optional by the packaging rules, and nothing is judged by it
+        return None

@@ -1,0 +1,133 @@
+"""Which interpreter is judged, and where its packages lie.
+
+In: None for the running interpreter, or the path of another one (or of a virtual environment). Out: an ``Interpreter``.
+A virtual environment is read from its ``pyvenv.cfg`` and nothing of it is executed; only an interpreter outside any
+environment is asked, in isolated mode (``-I -S``: no site-packages code runs).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from envguard.errors import ProbeError, UsageError
+
+ASK_TIMEOUT = 20.0
+"""Seconds that a foreign interpreter gets to say who it is."""
+
+_ASK = (
+    "import json, platform, sys, sysconfig; "
+    "print(json.dumps([platform.python_version(), sys.implementation.name, sys.prefix, sysconfig.get_path('purelib')]))"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Interpreter:
+    """One Python installation or virtual environment."""
+
+    executable: Path
+    prefix: Path
+    version: str
+    """Full version, such as ``3.11.7``."""
+    implementation: str
+    """``cpython``, ``pypy``, …"""
+    site_packages: Path
+    is_venv: bool
+
+    def marker_environment(self) -> dict[str, str]:
+        """The PEP 508 environment of this interpreter; the machine part is that of this machine."""
+        major_minor = ".".join(self.version.split(".")[:2])
+        return {
+            "python_version": major_minor,
+            "python_full_version": self.version,
+            "implementation_name": self.implementation,
+            "implementation_version": self.version,
+            "platform_python_implementation": "CPython" if self.implementation == "cpython" else self.implementation,
+            "os_name": os.name,
+            "sys_platform": sys.platform,
+            "platform_machine": platform.machine(),
+            "platform_system": platform.system(),
+            "platform_release": platform.release(),
+            "platform_version": platform.version(),
+            "extra": "",
+        }
+
+
+def find_interpreter(python: Path | None = None) -> Interpreter:
+    """Describe the running interpreter, or the one at ``python``.
+
+    Raises:
+        UsageError: ``python`` is neither an interpreter nor a virtual environment.
+        ProbeError: its ``pyvenv.cfg`` is damaged, or it does not answer.
+    """
+    if python is None:
+        return _running()
+    path = Path(os.path.abspath(python))  # never resolved: the link in a venv's bin leads out of it
+    if path.is_dir():
+        path = path / "bin" / "python"
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise UsageError(f"--python {python}: {path} is no interpreter; name an executable or a virtual environment")
+    prefix = path.parent.parent
+    try:
+        config = parse_pyvenv((prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return _ask(path)
+    except OSError as error:
+        raise ProbeError(f"{prefix / 'pyvenv.cfg'} cannot be read ({error.strerror}): recreate the venv") from error
+    return _from_pyvenv(path, prefix, config)
+
+
+def parse_pyvenv(text: str) -> dict[str, str]:
+    """The ``key = value`` lines of a ``pyvenv.cfg``, keys in lower case."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    return {key.strip().lower(): value.strip() for key, _, value in pairs}
+
+
+def _running() -> Interpreter:
+    return Interpreter(
+        executable=Path(sys.executable),
+        prefix=Path(sys.prefix),
+        version=platform.python_version(),
+        implementation=sys.implementation.name,
+        site_packages=Path(sysconfig.get_path("purelib")),
+        is_venv=sys.prefix != sys.base_prefix,
+    )
+
+
+def _from_pyvenv(path: Path, prefix: Path, config: Mapping[str, str]) -> Interpreter:
+    version = config.get("version_info") or config.get("version") or ""  # uv and virtualenv; the standard venv
+    parts = version.split(".")
+    if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
+        raise ProbeError(f"{prefix / 'pyvenv.cfg'} names no Python version: recreate the venv")
+    return Interpreter(
+        executable=path,
+        prefix=prefix,
+        version=".".join(parts[:3]),
+        implementation=config.get("implementation", "CPython").lower(),
+        site_packages=prefix / "lib" / f"python{parts[0]}.{parts[1]}" / "site-packages",
+        is_venv=True,
+    )
+
+
+def _ask(path: Path) -> Interpreter:
+    command = [str(path), "-I", "-S", "-c", _ASK]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT, check=True)
+        version, implementation, prefix, site_packages = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise ProbeError(f"{path} does not say which Python it is ({error}): name an interpreter") from error
+    return Interpreter(
+        executable=path,
+        prefix=Path(prefix),
+        version=version,
+        implementation=implementation,
+        site_packages=Path(site_packages),
+        is_venv=False,
+    )

@@ -1,0 +1,36 @@
+"""Every check of an environment, in the order of the report. ``envguard list`` and ``explain`` are made from it.
+
+In: the families. Out: ``CHECKS`` and look-ups. Adding a check is adding it to its family's ``CHECKS``; adding a
+family is one line here.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+from envguard.checks import build, cuda, interpreter, lock, packages
+from envguard.errors import UsageError
+from envguard.findings import Check
+from envguard.inspection import Inspection
+
+CHECKS: tuple[Check[Inspection], ...] = (
+    *interpreter.CHECKS,
+    *lock.CHECKS,
+    *packages.CHECKS,
+    *build.CHECKS,
+    *cuda.CHECKS,
+)
+
+
+def find_check(check_id: str) -> Check[Inspection]:
+    """The check called ``check_id``, in any case.
+
+    Raises:
+        UsageError: there is none.
+    """
+    for check in CHECKS:
+        if check.id == check_id.upper():
+            return check
+    ids = [check.id for check in CHECKS]
+    near = difflib.get_close_matches(check_id.upper(), ids, n=1, cutoff=0.0)
+    raise UsageError(f"no check is called {check_id!r}; nearest: {near[0]}; all of them: envguard list")

@@ -1,0 +1,45 @@
+"""One command that repairs all findings that uv can repair.
+
+In: the repairs of the findings and where uv has to work. Out: a shell command line, or None where uv can do nothing.
+It runs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from envguard.findings import Repair
+
+
+def repair_command(repairs: Iterable[Repair], *, uv: str, directory: Path, venv: Path) -> str | None:
+    """Merge ``repairs`` into one command for the project in ``directory`` and the environment ``venv``."""
+    merged = _merge(repairs)
+    if not merged.sync and not merged.lock:
+        return None
+    here = Path.cwd()
+    place = [] if directory == here or directory in here.parents else ["--project", str(directory)]
+    sync = [uv, "sync", "--locked", *place]
+    for name in merged.reinstall:
+        sync += ["--reinstall-package", name]
+    if merged.python is not None:
+        sync += ["--python", merged.python]
+    command = shlex.join(sync)
+    current = directory / os.environ.get("UV_PROJECT_ENVIRONMENT", ".venv")
+    if current.resolve() != venv.resolve():
+        command = f"UV_PROJECT_ENVIRONMENT={shlex.quote(str(venv))} {command}"
+    if merged.lock:
+        command = f"{shlex.join([uv, 'lock', *place])} && {command}"
+    return command
+
+
+def _merge(repairs: Iterable[Repair]) -> Repair:
+    each = list(repairs)
+    return Repair(
+        lock=any(repair.lock for repair in each),
+        sync=any(repair.sync for repair in each),
+        reinstall=tuple(sorted({name for repair in each for name in repair.reinstall})),
+        python=next((repair.python for repair in each if repair.python), None),
+    )
