@@ -32,7 +32,7 @@ class StorageError(errors.ToolError):
 
 @contextlib.contextmanager
 def storage_errors(doing: str) -> Iterator[None]:
-    """Raise ``StorageError`` for an ``OSError`` of the block; ``doing`` says what failed, such as ``restoring x to y``."""
+    """Raise ``StorageError`` for an ``OSError`` of the block; ``doing`` says what failed: ``restoring x to y``."""
     try:
         yield
     except OSError as error:

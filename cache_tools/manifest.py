@@ -25,7 +25,7 @@ MAX_PATH_PARTS = 16
 
 ID = re.compile(r"[0-9a-f]{64}")
 _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
-_TEXT = re.compile(r"[\x20-\x7e]{1,256}")
+TEXT = re.compile(r"[\x20-\x7e]{1,256}")
 _KEYS = {"compile_id", "created", "entries", "fingerprint", "format", "parent", "tool"}
 
 
@@ -131,9 +131,9 @@ def _manifest(document: object) -> Manifest:
         raise _Refused(f"entries must be a list of at most {MAX_ENTRIES}")
     manifest = Manifest(
         fingerprint=_fingerprint(fields["fingerprint"]),
-        compile_id=None if fields["compile_id"] is None else _text(fields["compile_id"], _TEXT, "compile_id"),
+        compile_id=None if fields["compile_id"] is None else _text(fields["compile_id"], TEXT, "compile_id"),
         created=_text(fields["created"], _CREATED, "created"),
-        tool=_text(fields["tool"], _TEXT, "tool"),
+        tool=_text(fields["tool"], TEXT, "tool"),
         parent=None if fields["parent"] is None else _text(fields["parent"], ID, "parent"),
         entries=tuple(_entry(entry) for entry in entries),
     )

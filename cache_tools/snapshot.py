@@ -22,7 +22,7 @@ from cache_tools.errors import storage_errors
 from cache_tools.fingerprint import Fingerprint
 from cache_tools.kinds import is_self_named, name_matches
 from cache_tools.live import not_being_built
-from cache_tools.manifest import MAX_ENTRY_BYTES, Manifest, ManifestEntry
+from cache_tools.manifest import MAX_ENTRY_BYTES, TEXT, Manifest, ManifestEntry
 from cache_tools.relocate import is_group, tokenise
 from cache_tools.scan import Entry, scan
 from cache_tools.store import Store, check_name
@@ -68,11 +68,13 @@ def snapshot(
     ``parent`` is the snapshot that this one grew from; by default the one that ``name`` stood for.
 
     Raises:
-        UsageError: a bad name, no such directory, or nothing in it to keep.
+        UsageError: a bad name or compile id, no such directory, or nothing in it to keep.
         CorruptError: ``name`` exists and is damaged.
         StorageError: the store cannot be written; no snapshot is visible then.
     """
     check_name(name)
+    if compile_id is not None and not TEXT.fullmatch(compile_id):
+        raise UsageError(f"compile id {compile_id!r:.80} must be 1 to 256 printable ASCII characters")
     found = scan(cache_dir)
     skipped = Counter(found.skipped)
     wanted = [entry for entry in found.entries if only is None or entry.path in only]

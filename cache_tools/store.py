@@ -89,8 +89,13 @@ class Store:
         return blobs.decode(blob, sha256=sha256, limit=limit, origin=path)
 
     def add_manifest(self, content: Manifest) -> tuple[str, bool]:
-        """Keep a manifest whose blobs are all there; its id, and whether it is new."""
+        """Keep a manifest whose blobs are all there; its id, and whether it is new.
+
+        Raises:
+            CorruptError: it could not be read back, for instance since two of its paths differ only in case.
+        """
         data = manifest.to_bytes(content)
+        manifest.from_bytes(data, origin="the new manifest")  # never write what would not be read
         id_ = manifest.id_of(data)
         path = self.manifest_path(id_)
         if path.exists():

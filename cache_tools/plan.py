@@ -1,0 +1,144 @@
+"""Which snapshot to restore, and what a restore of it would do.
+
+In: a store, a target directory, a fingerprint. Out: a ``Match`` or a ``RestorePlan``, which a dry run prints and
+``restore.execute`` carries out. It reads the target and writes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_tools.errors import CorruptError, storage_errors
+from cache_tools.fingerprint import Comparison, Fingerprint, compare, observe
+from cache_tools.kinds import RESTORE_ORDER
+from cache_tools.live import content_problem, not_being_built
+from cache_tools.manifest import Manifest, ManifestEntry
+from cache_tools.relocate import is_group
+from cache_tools.store import Store
+from cache_tools.target import check_target
+from envguard import atomic
+from envguard.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+
+class Mode(enum.StrEnum):
+    """What to do with a target that exists."""
+
+    MERGE = "merge"
+    """Add what is absent, repair what is provably broken, keep the rest."""
+    REPLACE = "replace"
+    """Swap the whole directory."""
+    ABSENT = "absent"
+    """Refuse."""
+
+
+class Action(enum.StrEnum):
+    """What becomes of one entry."""
+
+    ADD = "add"
+    REPAIR = "repair"
+    """The file there is empty, cut, or does not hash to its name: it is replaced."""
+    PRESENT = "present"
+    KEEP = "keep"
+    """Another file is there and may be right: it stays."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Match:
+    """A snapshot that may be restored here."""
+
+    id: str
+    manifest: Manifest
+    comparison: Comparison
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestorePlan:
+    """What ``execute`` would do."""
+
+    store: Store
+    id: str
+    manifest: Manifest
+    target: Path
+    mode: Mode
+    comparison: Comparison
+    whole: bool
+    """The directory appears at once (it is absent, or is swapped)."""
+    actions: tuple[tuple[Action, ManifestEntry], ...]
+    """One for each entry of the manifest, in the order of writing."""
+
+    def count(self, action: Action) -> int:
+        """Entries with that action."""
+        return sum(planned is action for planned, _ in self.actions)
+
+
+def best_match(store: Store, fingerprint: Fingerprint, compile_id: str | None) -> Match | None:
+    """The newest snapshot with no fatal difference and, if given, that compile id; None if there is none.
+
+    A damaged manifest cannot match; it is logged as a warning and ``verify`` reports it.
+    """
+    best: Match | None = None
+    for id_ in store.ids():
+        try:
+            found = store.read_manifest(id_)
+        except CorruptError as error:
+            log.warning("%s", error)
+            continue
+        if compile_id is not None and found.compile_id != compile_id:
+            continue
+        comparison = compare(found.fingerprint, fingerprint, gpu_kernels=found.gpu_kernels)
+        if not comparison.fatal and (best is None or found.created > best.manifest.created):
+            best = Match(id=id_, manifest=found, comparison=comparison)
+    return best
+
+
+def plan_restore(
+    store: Store, ref_or_id: str, target: Path, *, mode: Mode | str = Mode.MERGE, here: Fingerprint | None = None
+) -> RestorePlan:
+    """Plan to restore a snapshot to ``target``; ``here``: the fingerprint to judge by, by default this machine's.
+
+    Raises:
+        UsageError: no such snapshot, or a target that is unsafe, or exists although ``mode`` is ``absent``.
+        CorruptError: the snapshot's name or manifest is damaged.
+        CheckCrashed: this machine cannot be fingerprinted.
+    """
+    mode = Mode(mode)
+    target = Path(os.path.abspath(target))
+    id_ = store.resolve(ref_or_id)
+    content = store.read_manifest(id_)
+    check_target(target)
+    if mode is Mode.ABSENT and target.exists():
+        raise UsageError(f"{target} exists: remove it or choose merge or replace")
+    comparison = compare(content.fingerprint, here or observe(), gpu_kernels=content.gpu_kernels)
+    whole = mode is Mode.REPLACE or not target.exists()
+    ordered = sorted(content.entries, key=lambda entry: (RESTORE_ORDER[entry.kind], entry.path))
+    with storage_errors(f"reading {target}"):
+        actions = tuple((Action.ADD if whole else _action(target, entry), entry) for entry in ordered)
+    return RestorePlan(
+        store=store,
+        id=id_,
+        manifest=content,
+        target=target,
+        mode=mode,
+        comparison=comparison,
+        whole=whole,
+        actions=actions,
+    )
+
+
+def _action(target: Path, entry: ManifestEntry) -> Action:
+    file = target / entry.path
+    if not os.path.lexists(file):
+        return Action.ADD
+    if file.is_symlink() or not file.is_file() or is_group(entry.path):
+        return Action.KEEP
+    if file.stat().st_size == entry.size and atomic.sha256_file(file) == entry.sha256:
+        return Action.PRESENT
+    with not_being_built(target, entry.path) as idle:
+        broken = idle and content_problem(file, entry.path, entry.kind, deep=True)
+    return Action.REPAIR if broken else Action.KEEP

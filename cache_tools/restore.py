@@ -1,0 +1,165 @@
+"""Carrying out a restore plan.
+
+In: a ``RestorePlan`` (see plan.py). Out: a ``RestoreResult``, and the files of the snapshot in the target.
+Everything is read, verified and written to a staging directory before the target is touched. A target that is absent
+appears in one rename; an existing one is completed file by file where files are absent or provably broken. No existing
+file is ever opened for writing: a process may have it mapped. Stopped at any moment it leaves misses at worst.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_tools.errors import CorruptError, IncompatibleError, storage_errors
+from cache_tools.manifest import ManifestEntry
+from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_restore
+from cache_tools.relocate import expand, is_group
+from cache_tools.snapshot import Progress
+from cache_tools.target import check_target, exchange, make_parents
+from envguard import atomic
+
+__all__ = ["Action", "Match", "Mode", "RestorePlan", "RestoreResult", "best_match", "execute", "plan_restore"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RestoreResult:
+    """What was done, in files, and ``bytes`` written."""
+
+    added: int
+    repaired: int
+    present: int
+    kept: int
+    bytes: int
+
+
+def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | None = None) -> RestoreResult:
+    """Do what the plan says; ``force`` ignores fatal differences.
+
+    Raises:
+        IncompatibleError: a fatal field differs; the message names each and why it matters.
+        CorruptError: a blob is damaged; the message names the file, and the target is untouched.
+        UsageError: the target has become unsafe.
+        StorageError: the file system refuses.
+    """
+    if plan.comparison.fatal and not force:
+        raise IncompatibleError(_refusal(plan))
+    check_target(plan.target)
+    if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
+        return _result(plan, Counter(), 0)
+    with storage_errors(f"restoring {plan.id[:12]} to {plan.target}"):
+        # A merge stages inside the target: it may be a mount point, and a link cannot leave a file system.
+        where = plan.target.parent if plan.whole else plan.target
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".tmp-restore-{plan.target.name}-", dir=where))  # mode 0700
+        try:
+            written = _stage(plan, staging, on_progress)
+            lost = _appear(plan, staging) if plan.whole else _merge(plan, staging)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return _result(plan, lost, written)
+
+
+def _result(plan: RestorePlan, lost: Counter[Action], written: int) -> RestoreResult:
+    return RestoreResult(
+        added=plan.count(Action.ADD) - lost[Action.ADD],
+        repaired=plan.count(Action.REPAIR),
+        present=plan.count(Action.PRESENT),
+        kept=plan.count(Action.KEEP) + lost[Action.ADD],
+        bytes=written,
+    )
+
+
+def _refusal(plan: RestorePlan) -> str:
+    reasons = "; ".join(
+        f"{field.name} is {field.snapshot!r} there and {field.here!r} here ({field.why})"
+        for field in plan.comparison.fatal
+    )
+    return f"snapshot {plan.id[:12]} cannot be used here: {reasons}"
+
+
+def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> int:
+    """Write every file that is needed, verified and durable, under ``staging``; the bytes written."""
+    needed = [entry for action, entry in plan.actions if action in (Action.ADD, Action.REPAIR)]
+    total, done = sum(entry.size for entry in needed), 0
+    for entry in needed:
+        data = _content(plan, entry)
+        file = make_parents(staging, entry.path) / entry.path.rpartition("/")[2]
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755 if entry.executable else 0o644)
+        with os.fdopen(fd, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(fd)
+        done += entry.size
+        if on_progress:
+            on_progress(done, total)
+    for folder, _, _ in os.walk(staging):
+        atomic.fsync_dir(Path(folder))
+    return done
+
+
+def _content(plan: RestorePlan, entry: ManifestEntry) -> bytes:
+    data = plan.store.read_blob(entry.sha256, limit=entry.size)
+    if len(data) != entry.size:
+        origin = plan.store.manifest_path(plan.id)
+        raise CorruptError(f"{origin} gives {entry.path} {entry.size} bytes where its blob has {len(data)}: delete it")
+    if not is_group(entry.path):
+        return data
+    moved = expand(data, plan.target)
+    if moved is None:
+        raise CorruptError(f"{plan.store.blob_path(entry.sha256)} is no group file of triton that may be restored")
+    return moved
+
+
+def _appear(plan: RestorePlan, staging: Path) -> Counter[Action]:
+    if plan.target.exists() and plan.mode is Mode.REPLACE:
+        exchange(staging, plan.target)  # the old directory is removed as the staging directory
+    else:
+        staging.rename(plan.target)
+    atomic.fsync_dir(plan.target.parent)
+    return Counter()
+
+
+def _merge(plan: RestorePlan, staging: Path) -> Counter[Action]:
+    """Move staged files into the target, kind by kind; counts the ADDs that another process made meanwhile."""
+    lost: Counter[Action] = Counter()
+    for _, group in itertools.groupby(plan.actions, key=lambda planned: planned[1].kind):
+        folders: set[Path] = set()
+        for action, entry in group:
+            if action not in (Action.ADD, Action.REPAIR):
+                continue
+            folder = make_parents(plan.target, entry.path)
+            destination = folder / entry.path.rpartition("/")[2]
+            if action is Action.REPAIR:
+                (staging / entry.path).rename(destination)
+            elif not _link(staging / entry.path, destination):
+                lost[action] += 1
+            folders.update(itertools.takewhile(lambda one: one != plan.target.parent, (folder, *folder.parents)))
+        _sync(folders)
+    return lost
+
+
+def _link(source: Path, destination: Path) -> bool:
+    """Move ``source`` to ``destination`` unless something is there."""
+    try:
+        os.link(source, destination)
+    except FileExistsError:
+        return False
+    except PermissionError:  # a file system without hard links
+        if os.path.lexists(destination):
+            return False
+        source.rename(destination)
+        return True
+    source.unlink()
+    return True
+
+
+def _sync(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        atomic.fsync_dir(folder)

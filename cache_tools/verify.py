@@ -1,0 +1,177 @@
+"""Is every bit of a store what was written? And what is in it.
+
+In: a store, optionally some snapshots of it. Out: every ``Problem`` found, and one ``Listed`` a snapshot.
+It reads everything it judges and changes nothing; leftovers of killed writers (``.tmp-*``) are not part of a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_tools.errors import CorruptError, storage_errors
+from cache_tools.manifest import ID, MAX_ENTRY_BYTES, Manifest
+from cache_tools.scan import walk
+from cache_tools.store import Store, open_store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """One thing that is wrong with a store."""
+
+    path: str
+    """Relative to the store."""
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verification:
+    """What ``verify_store`` looked at and found."""
+
+    snapshots: int
+    blobs: int
+    bytes: int
+    """Of the files read, as they are on disk."""
+    problems: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listed:
+    """One snapshot of a store, or a name or manifest that cannot be read."""
+
+    name: str | None
+    """None for a snapshot that no name stands for (any more)."""
+    id: str | None
+    manifest: Manifest | None
+    problem: str | None
+
+
+def list_snapshots(store: Store) -> tuple[Listed, ...]:
+    """Every name, newest snapshot first, then the nameless; what is damaged is listed with its problem."""
+    found: list[Listed] = []
+    for name in store.names():
+        try:
+            id_ = store.read_ref(name)
+        except CorruptError as error:
+            found.append(Listed(name=name, id=None, manifest=None, problem=str(error)))
+        else:
+            found.append(_listed(store, name, id_))
+    named = {one.id for one in found}
+    nameless = [_listed(store, None, id_) for id_ in store.ids() if id_ not in named]
+    return tuple(sorted(found, key=_created, reverse=True) + sorted(nameless, key=_created, reverse=True))
+
+
+def _listed(store: Store, name: str | None, id_: str) -> Listed:
+    try:
+        return Listed(name=name, id=id_, manifest=store.read_manifest(id_), problem=None)
+    except CorruptError as error:
+        return Listed(name=name, id=id_, manifest=None, problem=str(error))
+
+
+def _created(one: Listed) -> str:
+    return one.manifest.created if one.manifest else ""
+
+
+def verify_store(
+    root: Path, names: Sequence[str] = (), *, on_progress: Callable[[int, int], None] | None = None
+) -> Verification:
+    """Check the snapshots ``names``, or without any every file of the store at ``root``.
+
+    Raises:
+        UsageError: there is no store, or no such snapshot.
+        CorruptError: the store's own config is damaged, so that nothing else can be judged.
+        StorageError: a file cannot be read.
+    """
+    store = open_store(root)
+    with storage_errors(f"verifying {root}"):
+        check = _Check(store)
+        if names:
+            check.some(names)
+        else:
+            check.refs()
+            check.everything()
+        check.contents(on_progress)
+    return Verification(
+        snapshots=check.snapshots, blobs=check.blobs, bytes=check.bytes, problems=tuple(check.problems.values())
+    )
+
+
+class _Check:
+    """The running tally of one verification."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.snapshots = self.blobs = self.bytes = 0
+        self.problems: dict[str, Problem] = {}
+        self.pending: dict[str, int | None] = {}
+        """Digest → bytes of its content; None where no manifest tells."""
+
+    def note(self, path: Path, reason: str) -> None:
+        relative = path.relative_to(self.store.root).as_posix()
+        self.problems.setdefault(relative, Problem(path=relative, reason=reason.removeprefix(f"{path} ")))
+
+    def some(self, names: Sequence[str]) -> None:
+        for name in names:
+            try:
+                id_ = self.store.resolve(name)
+            except CorruptError as error:
+                self.note(self.store.ref_path(name), str(error))
+            else:
+                self.manifest(id_)
+
+    def refs(self) -> None:
+        for name in self.store.names():
+            try:
+                self.store.read_ref(name)
+            except CorruptError as error:
+                self.note(self.store.ref_path(name), str(error))
+
+    def everything(self) -> None:
+        """Every file, known by where it lies; manifests before blobs, since they tell the sizes."""
+        for id_ in self.store.ids():
+            self.manifest(id_)
+        for path, status in walk(self.store.root):
+            file = self.store.root / path
+            if status is None or file.name.startswith(".tmp-"):
+                continue
+            self.bytes += status.st_size
+            digest = file.name
+            if ID.fullmatch(digest) and file == self.store.blob_path(digest):
+                self.pending.setdefault(digest, None)
+            elif not self._is_known(file):
+                self.note(file, "does not belong into a store: remove it")
+
+    def _is_known(self, file: Path) -> bool:
+        root = self.store.root
+        return (
+            file in (root / "config.json", root / "lock")
+            or (file.parent == root / "snapshots" and file.suffix == ".json" and bool(ID.fullmatch(file.stem)))
+            or (file.parent == root / "refs" and file.name in self.store.names())
+        )
+
+    def manifest(self, id_: str) -> None:
+        self.snapshots += 1
+        path = self.store.manifest_path(id_)
+        try:
+            content = self.store.read_manifest(id_)
+        except CorruptError as error:
+            self.note(path, str(error))
+            return
+        for entry in content.entries:
+            if self.pending.setdefault(entry.sha256, entry.size) != entry.size:
+                self.note(path, f"gives blob {entry.sha256[:12]} two sizes: it was not written by this tool; delete it")
+
+    def contents(self, on_progress: Callable[[int, int], None] | None) -> None:
+        for done, (digest, size) in enumerate(sorted(self.pending.items()), 1):
+            path = self.store.blob_path(digest)
+            try:
+                length = len(self.store.read_blob(digest, limit=size or MAX_ENTRY_BYTES))
+            except CorruptError as error:
+                self.note(path, str(error))
+            else:
+                if size is not None and length != size:
+                    self.note(path, f"has {length} bytes of content where a manifest says {size}")
+            self.blobs += 1
+            if on_progress:
+                on_progress(done, len(self.pending))
