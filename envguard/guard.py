@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError
 from envguard.expect import Expected, expect
 from envguard.findings import Tier, run_checks
-from envguard.freeze import freeze_document
 from envguard.inspection import Inspection
 from envguard.lock import load_lock
 from envguard.observe import Observation, observe
@@ -48,8 +48,10 @@ def check_project(
         judged=_judged(case.observation),
         findings=tuple(finding for finding in findings if finding.status != "skip"),
         skipped=tuple(finding for finding in findings if finding.status == "skip"),
-        repair=repair_command(
-            [finding.repair for finding in findings if finding.status != "skip"],
+        repair=None
+        if not case.lock_exists and case.profile.unlocked
+        else repair_command(
+            [finding.repair for finding in findings],
             uv=_uv(interpreter.prefix) or "uv",
             directory=case.lock.parent,
             venv=interpreter.prefix,
@@ -104,7 +106,7 @@ def require(project: Path | None = None, profile: str = "auto", python: Path | N
 
 
 def freeze(python: Path | None = None) -> dict[str, Any]:
-    """The observed environment as a document for ``env.json``, GPUs included (see ``freeze.py``).
+    """The observed environment as a document for ``env.json``, GPUs included (see ``envjson.py``).
 
     It initialises CUDA in this process: call it where nothing forks later. Raises as ``observe`` does.
     """

@@ -23,6 +23,8 @@ from envguard.probes.gpu import Gpu
 from envguard.probes.interpreter import Interpreter
 from envguard.probes.torch_build import TorchBuild, read_torch_build
 
+Fact = TypeVar("Fact")
+
 RELEVANT_VARIABLES = re.compile(
     r"PYTHON(PATH|HOME|NOUSERSITE|PYCACHEPREFIX|OPTIMIZE)|LD_(LIBRARY_PATH|PRELOAD)|CONDA_PREFIX|CUDA_\w+|CUBLAS_\w+|"
     r"NVIDIA_TF32_OVERRIDE|(TORCH|PYTORCH|TORCHINDUCTOR|TRITON|FLA|NCCL|OMP|MKL)_?\w*|ATEN_CPU_CAPABILITY"
@@ -80,9 +82,7 @@ def observe(
         driver=driver,
         driver_problem=driver_problem,
         gpus=gpu.gpus() if with_gpus else None,
-        variables=tuple(sorted((k, v) for k, v in variables.items() if Fact = TypeVar("Fact")
-
-RELEVANT_VARIABLES.fullmatch(k))),
+        variables=tuple(sorted((k, v) for k, v in variables.items() if RELEVANT_VARIABLES.fullmatch(k))),
     )
 
 

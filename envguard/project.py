@@ -35,7 +35,7 @@ def find_project(directory: Path | None = None) -> Project:
     """The project in ``directory``, or the nearest one from the current directory upwards.
 
     Raises:
-        UsageError: ``directory`` is no directory.
+        UsageError: ``directory`` is no directory, or the current one is gone.
         PolicyError: there is no policy file.
     """
     if directory is not None:
@@ -45,7 +45,10 @@ def find_project(directory: Path | None = None) -> Project:
         if not (root / FILE_NAME).is_file():
             raise PolicyError(f"--project {directory}: there is no {FILE_NAME} in it; name the project's own directory")
         return Project(root=root)
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError as error:
+        raise UsageError("the current directory has been deleted: change into the project") from error
     for root in (here, *here.parents):
         if (root / FILE_NAME).is_file():
             return Project(root=root)

@@ -1,0 +1,98 @@
+"""What the trainer needs of this machine besides packages: a C++ compiler, a cache directory, disk, its imports.
+
+In: the environment variables, PATH and the file system. Out: a frozen ``HostFacts``. Nothing is created, compiled or
+imported, and nothing is judged (``doctor.py`` does).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from cache_tools.paths import CACHE_VARIABLE, default_cache_dir
+
+OWN_PACKAGES = ("dflash", "envguard", "cache_tools")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheDir:
+    """The directory that torch.compile writes to; until it exists, the facts are those of its nearest parent."""
+
+    path: Path
+    configured: str | None
+    """The value of ``TORCHINDUCTOR_CACHE_DIR``; None where it is unset."""
+    existing: Path
+    """``path``, or the nearest parent that exists."""
+    is_directory: bool
+    is_writable: bool
+    owner: int
+    """User id of ``existing``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostFacts:
+    """This machine, as the running user sees it."""
+
+    user: int
+    compiler: str
+    """The C++ compiler that inductor will call: ``$CXX``, else the platform's usual one."""
+    compiler_path: str | None
+    """Where PATH has it; None where it has not."""
+    other_compiler: str | None
+    """Another C++ compiler on PATH that CXX could name."""
+    cache: CacheDir
+    free_bytes: tuple[tuple[Path, int], ...]
+    """Free space at the cache directory and at the current directory."""
+    origins: tuple[tuple[str, Path | None], ...]
+    """Where ``import`` would find each of our packages: the directory that holds the package; None where nowhere."""
+    source: Path
+    """The directory that holds the code that is running."""
+    command_line_problem: str | None
+    """Why typer could not be imported; None where it could."""
+
+
+def look_at_host(
+    command_line_problem: str | None = None, environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform
+) -> HostFacts:
+    """Gather the facts."""
+    usual, other = ("clang++", "g++") if platform == "darwin" else ("g++", "clang++")
+    compiler = environ.get("CXX", usual)
+    path = environ.get("PATH", os.defpath)
+    cache = look_at_cache_dir(environ)
+    here = Path.cwd()
+    return HostFacts(
+        user=os.getuid(),
+        compiler=compiler,
+        compiler_path=shutil.which(compiler, path=path),
+        other_compiler=next((name for name in (usual, other) if shutil.which(name, path=path)), None),
+        cache=cache,
+        free_bytes=tuple((place, shutil.disk_usage(place).free) for place in dict.fromkeys((cache.existing, here))),
+        origins=tuple((name, _origin(name)) for name in OWN_PACKAGES),
+        source=Path(__file__).resolve().parent.parent,
+        command_line_problem=command_line_problem,
+    )
+
+
+def look_at_cache_dir(environ: Mapping[str, str]) -> CacheDir:
+    """The compile cache directory of ``environ``."""
+    path = default_cache_dir(environ)
+    existing = next(each for each in (path, *path.parents) if each.exists())
+    return CacheDir(
+        path=path,
+        configured=environ.get(CACHE_VARIABLE),
+        existing=existing,
+        is_directory=existing.is_dir(),
+        is_writable=os.access(existing, os.W_OK | os.X_OK),
+        owner=existing.stat().st_uid,
+    )
+
+
+def _origin(package: str) -> Path | None:
+    spec = PathFinder.find_spec(package)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]).resolve().parent if places else None

@@ -1,0 +1,112 @@
+"""What every command line of the project does around its commands: errors, exit codes, ``--debug``, closed pipes.
+
+In: a callable that takes the arguments. Out: an exit code; a person gets one line on stderr a problem, never a
+traceback unless ``--debug`` stands on the line or ``<PROGRAM>_DEBUG`` is set. It knows typer's errors only by their
+shape, since envguard imports nothing but the standard library and ``packaging``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from envguard.errors import CRASHED, INTERRUPTED, OK, USAGE, ToolError
+
+CLOSED_PIPE = 141
+"""128 + SIGPIPE: what a shell reports for a program whose reader went away."""
+
+OWN_PACKAGES = ("dflash", "envguard", "cache_tools")
+
+
+@runtime_checkable
+class _CommandLineError(Protocol):
+    """A usage error of click or typer, whichever of their versions is installed."""
+
+    exit_code: int
+
+    def format_message(self) -> str: ...
+
+
+def run(
+    program: str,
+    command: Callable[[list[str]], object],
+    arguments: Sequence[str] | None = None,
+    *,
+    interrupts: tuple[type[BaseException], ...] = (),
+) -> int:
+    """Call ``command`` with the arguments (``sys.argv`` by default) and return the exit code.
+
+    An int that ``command`` returns is the code, anything else is 0. ``interrupts`` are exceptions that mean the same
+    as Ctrl-C, such as ``typer.Abort``. ``SystemExit`` passes through.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug, rest = split_debug(given)
+    debug = debug or bool(os.environ.get(f"{program.upper().replace('-', '_')}_DEBUG"))
+    try:
+        result = command(rest)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else OK
+    except BrokenPipeError:
+        return _closed_pipe()
+    except (KeyboardInterrupt, *interrupts):
+        say("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _explain(program, error)
+
+
+def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether ``--debug`` stands before any ``--``, and the arguments without it."""
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    head = [each for each in arguments[:end] if each != "--debug"]
+    return len(head) < end, head + list(arguments[end:])
+
+
+def say(line: str) -> None:
+    """One line of talk on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def write_out(text: str) -> None:
+    """Write data to stdout; where the reader has gone, end quietly with 141.
+
+    Raises:
+        SystemExit: the reader has gone. (Not BrokenPipeError: typer would turn it into a failure of the command.)
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise SystemExit(_closed_pipe()) from None
+
+
+def _explain(program: str, error: Exception) -> int:
+    if isinstance(error, ToolError):
+        for line in str(error).splitlines():
+            say(f"error: {line}")
+        return error.exit_code
+    if isinstance(error, _CommandLineError):
+        message = error.format_message()
+        is_help = message.startswith("Usage:")  # a group called without a command
+        say(message if is_help else f"error: {message.rstrip('.')}; see {_command_path(program, error)} --help")
+        return USAGE
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in OWN_PACKAGES:
+        say(f"error: a package cannot be imported ({error}): the environment has drifted, run envguard doctor")
+        return CRASHED
+    say(f"error: a bug in {program} ({type(error).__name__}: {error}): repeat with --debug and report the traceback")
+    return CRASHED
+
+
+def _command_path(program: str, error: object) -> str:
+    return str(getattr(getattr(error, "ctx", None), "command_path", program))
+
+
+def _closed_pipe() -> int:
+    # The interpreter flushes stdout once more at exit; give it somewhere to write.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return CLOSED_PIPE
