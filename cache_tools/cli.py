@@ -6,7 +6,16 @@ everything else is imported inside the commands.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+from envguard.errors import CORRUPT, OK, ToolError, UsageError
+
+if TYPE_CHECKING:
+    from cache_tools.verify import Verification
 
 app = typer.Typer(
     help="Snapshot, verify and restore the torch.compile cache.",
@@ -16,7 +25,157 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", help="The store of snapshots.  [default: $DFLASH_CACHE_STORE, else the data directory]"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+CACHE_HELP = "The cache directory.  [default: $TORCHINDUCTOR_CACHE_DIR, else torch's own default]"
 
-@app.callback()
-def _root() -> None:
-    """Snapshot, verify and restore the torch.compile cache."""
+
+@app.command("snapshot")
+def snapshot_command(
+    name: Annotated[str, typer.Option("--name", help="What to call the snapshot.")],
+    cache_dir: Annotated[Path | None, typer.Argument(help=CACHE_HELP, show_default=False)] = None,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Keep the whole cache directory as a snapshot."""
+    from cache_tools import paths, render
+    from cache_tools.observe import observe
+    from cache_tools.snapshot import snapshot
+    from cache_tools.store import check_name, create_store
+
+    check_name(name)
+    source = cache_dir or paths.default_cache_dir()
+    if not source.is_dir():
+        raise UsageError(f"{source} is not a directory: give the cache that torch writes")
+    vault = create_store(store or paths.default_store_dir())
+    done = snapshot(
+        vault, source, name=name, fingerprint=observe(), on_progress=render.ProgressLine(f"snapshot {name}")
+    )
+    if json:
+        render.emit_json(
+            {
+                "name": name,
+                "id": done.id,
+                "new": done.new,
+                "entries": done.entries,
+                "bytes": done.bytes,
+                "blobs_written": done.blobs_written,
+                "skipped": dict(done.skipped),
+                "cache_dir": str(source),
+                "store": str(vault.root),
+            }
+        )
+        return
+    state = f"{done.blobs_written} new blobs" if done.new else "unchanged"
+    print(f"{name}  {done.id[: render.SHORT]}  {done.entries} entries, {render.human_bytes(done.bytes)}, {state}")
+    if left := ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()):
+        render.talk(f"left out: {left}")
+
+
+@app.command("restore")
+def restore_command(
+    name: Annotated[str, typer.Argument(help="A snapshot's name, id, or the beginning of its id.", show_default=False)],
+    to: Annotated[Path | None, typer.Option("--to", help=CACHE_HELP)] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Swap the whole directory.")] = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Add what is absent, repair what is broken, keep the rest (the default).")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and stop.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Restore although fatal fields differ.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Put a snapshot back, after checking that it fits this machine."""
+    from cache_tools import paths, render, report
+    from cache_tools.restore import Mode, execute, plan_restore
+    from cache_tools.store import open_store
+
+    if replace and merge:
+        raise UsageError("--replace and --merge exclude each other: give one")
+    vault = open_store(store or paths.default_store_dir())
+    mode = Mode.REPLACE if replace else Mode.MERGE
+    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode)
+    for field in (*plan.comparison.fatal, *plan.comparison.degrading):
+        render.talk(render.field_line(field))
+    refused = bool(plan.comparison.fatal) and not force
+    if dry_run or refused:
+        report.print_plan(plan, json=json)
+    if dry_run and not refused:
+        return
+    done = execute(plan, force=force, on_progress=render.ProgressLine(f"restore {name}"))
+    if json:
+        counts = {"added": done.added, "repaired": done.repaired, "present": done.present, "kept": done.kept}
+        render.emit_json({**report.plan_document(plan), "dry_run": False, **counts, "bytes": done.bytes})
+        return
+    line = f"{done.added} added, {done.repaired} repaired, {done.present} present, {done.kept} kept"
+    print(f"{plan.id[: render.SHORT]} -> {plan.target}: {line} ({render.human_bytes(done.bytes)} written)")
+
+
+@app.command("list")
+def list_command(store: StoreOption = None, json: JsonOption = False) -> None:
+    """Show the snapshots of a store and whether they fit this machine."""
+    from cache_tools import paths, render, report
+    from cache_tools.observe import observe
+    from cache_tools.store import open_store
+    from cache_tools.verify import list_snapshots
+
+    root = store or paths.default_store_dir()
+    found = () if store is None and not root.exists() else list_snapshots(open_store(root))
+    rows = report.listing(found, observe() if found else None)
+    if json:
+        render.emit_json({"store": str(root), "snapshots": rows})
+    elif rows:
+        print(report.listing_table(rows))
+    else:
+        render.talk(f"no snapshots in {root}; make one with: dflash cache snapshot --name NAME")
+    for one in found:
+        if one.problem:
+            render.talk(f"error: {one.problem}")
+    raise typer.Exit(CORRUPT if any(one.problem for one in found) else OK)
+
+
+@app.command("verify")
+def verify_command(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these snapshots.")] = None,
+    live: Annotated[Path | None, typer.Option("--live", help="Check this cache directory, snapshotted or not.")] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="With --live: move bad files aside, so that torch builds them again.")
+    ] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check every bit of a store, or a cache directory that torch writes."""
+    from cache_tools import paths, render, report
+    from cache_tools.live import check_live, quarantine
+    from cache_tools.verify import verify_store
+
+    if repair and live is None:
+        raise UsageError("--repair needs --live DIR: a store has nothing to rebuild from; take the snapshot again")
+    checked: Verification | None = None
+    if live is None or names or store:
+        root = store or paths.default_store_dir()
+        checked = verify_store(root, names or (), on_progress=render.ProgressLine("verify"))
+    bad = check_live(live, deep=True) if live else ()
+    repaired = quarantine(live, bad) if live and repair and bad else None
+    if json:
+        render.emit_json(report.verification_document(checked, live, bad, repaired))
+    else:
+        report.print_verification(checked, live, bad, repaired)
+    remaining = repaired.busy if repaired else bad
+    raise typer.Exit(CORRUPT if remaining or (checked and checked.problems) else OK)
+
+
+def main() -> None:
+    """Run the commands; a ``ToolError`` is one line and its exit code, with ``--debug`` also a traceback."""
+    debug = "--debug" in sys.argv[1:]
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(arguments, prog_name="cache-tools")
+    except ToolError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

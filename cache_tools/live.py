@@ -42,8 +42,8 @@ class Quarantine:
     folder: Path | None
     """Where the files are now; None if none was moved."""
     moved: tuple[BadFile, ...]
-    left: tuple[BadFile, ...]
-    """Being built by a live process, or healthy or gone by now."""
+    busy: tuple[BadFile, ...]
+    """Left alone: a live process is building them. What is healthy or gone by now is in neither."""
 
 
 def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
@@ -65,33 +65,38 @@ def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
 
 
 def quarantine(cache_dir: Path, bad: Iterable[BadFile]) -> Quarantine:
-    """Move ``bad`` files to ``<cache_dir>.quarantine-<stamp>/``; those that are in use or healthy by now stay.
+    """Move ``bad`` files to ``<cache_dir>.quarantine-<stamp>/``; those being built or healthy by now stay.
 
     Raises:
         StorageError: the file system refuses.
     """
     folder = cache_dir.with_name(f"{cache_dir.name}.quarantine-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     moved: list[BadFile] = []
-    left: list[BadFile] = []
+    busy: list[BadFile] = []
     with storage_errors(f"moving bad files to {folder}"):
         for file in bad:
-            (moved if _move(cache_dir, file, folder) else left).append(file)
-    return Quarantine(folder=folder if moved else None, moved=tuple(moved), left=tuple(left))
+            with not_being_built(cache_dir, file.path) as idle:
+                if not idle:
+                    busy.append(file)
+                elif _is_still_bad(cache_dir, file):
+                    _move(cache_dir / file.path, folder / file.path, folder)
+                    moved.append(file)
+    return Quarantine(folder=folder if moved else None, moved=tuple(moved), busy=tuple(busy))
 
 
-def _move(cache_dir: Path, file: BadFile, folder: Path) -> bool:
-    source, destination = cache_dir / file.path, folder / file.path
-    with not_being_built(cache_dir, file.path) as idle:
-        try:
-            status = source.lstat()
-        except FileNotFoundError:
-            return False
-        if not idle or _problem(cache_dir, file.path, file.kind, status, deep=True) is None:
-            return False
-        folder.mkdir(mode=0o700, exist_ok=True)
-        destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        shutil.move(source, destination)
-    return True
+def _is_still_bad(cache_dir: Path, file: BadFile) -> bool:
+    try:
+        status = (cache_dir / file.path).lstat()
+        metadata = _metadata_problem(status)
+        return bool(metadata or content_problem(cache_dir / file.path, file.path, file.kind, deep=True))
+    except FileNotFoundError:
+        return False
+
+
+def _move(source: Path, destination: Path, folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.move(source, destination)
 
 
 @contextlib.contextmanager

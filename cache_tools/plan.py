@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools.errors import CorruptError, storage_errors
-from cache_tools.fingerprint import Comparison, Fingerprint, compare, observe
+from cache_tools.fingerprint import Comparison, Fingerprint, compare
 from cache_tools.kinds import RESTORE_ORDER
 from cache_tools.live import content_problem, not_being_built
 from cache_tools.manifest import Manifest, ManifestEntry
+from cache_tools.observe import observe
 from cache_tools.relocate import is_group
 from cache_tools.store import Store
 from cache_tools.target import check_target

@@ -80,10 +80,13 @@ def verify_store(
 
     Raises:
         UsageError: there is no store, or no such snapshot.
-        CorruptError: the store's own config is damaged, so that nothing else can be judged.
         StorageError: a file cannot be read.
     """
-    store = open_store(root)
+    try:
+        store = open_store(root)
+    except CorruptError as error:  # nothing else can be judged
+        problem = Problem(path="config.json", reason=str(error))
+        return Verification(snapshots=0, blobs=0, bytes=0, problems=(problem,))
     with storage_errors(f"verifying {root}"):
         check = _Check(store)
         if names:

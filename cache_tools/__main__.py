@@ -1,0 +1,5 @@
+"""``python -m cache_tools``: the same as ``cache-tools``."""
+
+from cache_tools.cli import main
+
+main()
