@@ -19,13 +19,9 @@ MIN_FREE_BYTES = 1 * GIB
 """A compile cache with its precompiled header takes about 0.5 GB, a checkpoint of the example about as much."""
 
 
-def examine(project: Path | None = None, profile: str = "auto", *, command_line_problem: str | None = None) -> Report:
-    """Judge the running environment and this machine.
-
-    ``command_line_problem`` says why typer could not be imported. Raises as ``envguard.check_project`` does.
-    """
-    report = check_project(project, profile)
-    return report.plus(run_checks(CHECKS, look_at_host(command_line_problem)))
+def examine(project: Path | None = None, profile: str = "auto") -> Report:
+    """Judge the running environment and this machine; raises as ``envguard.check_project`` does."""
+    return check_project(project, profile).plus(run_checks(CHECKS, look_at_host()))
 
 
 def _compiler(host: HostFacts) -> Iterable[Problem]:
@@ -90,10 +86,11 @@ def _imports(host: HostFacts) -> Iterable[Problem]:
 
 
 def _command_line(host: HostFacts) -> Iterable[Problem]:
-    if host.command_line_problem is not None:
+    for package, reason in host.broken_imports:
         yield Problem(
-            subject="typer",
-            message=f"typer cannot be imported, so every other command fails: {host.command_line_problem}",
+            subject=package,
+            message=f"{package} cannot be imported, so other commands fail: {reason}",
+            fix=f"uv sync --locked --reinstall-package {package}",
         )
 
 
@@ -130,9 +127,10 @@ CHECKS: tuple[Check[HostFacts], ...] = (
     ),
     Check(
         id="DFL005",
-        summary="the command line's own package can be imported",
-        why="dflash needs typer for every command but this one.",
-        fix="uv sync --locked --reinstall-package typer",
+        summary="the packages that the command line itself needs are there",
+        why="dflash needs typer for every command but this one, and rich for progress bars; an interrupted install "
+        "leaves a directory without code, which even imports as an empty namespace.",
+        fix="reinstall the package",
         run=_command_line,
     ),
 )

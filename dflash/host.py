@@ -17,6 +17,8 @@ from pathlib import Path
 from cache_tools.paths import CACHE_VARIABLE, default_cache_dir
 
 OWN_PACKAGES = ("dflash", "envguard", "cache_tools")
+CLI_PACKAGES = ("typer", "rich")
+"""Without them the command line cannot start, or cannot draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +54,11 @@ class HostFacts:
     """Where ``import`` would find each of our packages: the directory that holds the package; None where nowhere."""
     source: Path
     """The directory that holds the code that is running."""
-    command_line_problem: str | None
-    """Why typer could not be imported; None where it could."""
+    broken_imports: tuple[tuple[str, str], ...]
+    """Packages of the command line that cannot be found or whose code is not there, with the reason."""
 
 
-def look_at_host(
-    command_line_problem: str | None = None, environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform
-) -> HostFacts:
+def look_at_host(environ: Mapping[str, str] = os.environ, *, platform: str = sys.platform) -> HostFacts:
     """Gather the facts."""
     usual, other = ("clang++", "g++") if platform == "darwin" else ("g++", "clang++")
     compiler = environ.get("CXX", usual)
@@ -74,7 +74,7 @@ def look_at_host(
         free_bytes=tuple((place, shutil.disk_usage(place).free) for place in dict.fromkeys((cache.existing, here))),
         origins=tuple((name, _origin(name)) for name in OWN_PACKAGES),
         source=Path(__file__).resolve().parent.parent,
-        command_line_problem=command_line_problem,
+        broken_imports=tuple((name, why) for name in CLI_PACKAGES if (why := _why_broken(name)) is not None),
     )
 
 
@@ -96,3 +96,12 @@ def _origin(package: str) -> Path | None:
     spec = PathFinder.find_spec(package)
     places = list(spec.submodule_search_locations or ()) if spec else []
     return Path(places[0]).resolve().parent if places else None
+
+
+def _why_broken(package: str) -> str | None:
+    spec = PathFinder.find_spec(package)
+    if spec is None:
+        return "it is not on sys.path"
+    if spec.origin is None:
+        return f"{', '.join(spec.submodule_search_locations or ())} has no __init__.py"
+    return None

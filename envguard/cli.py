@@ -72,10 +72,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from envguard.findings import Tier
     from envguard.guard import check_project
     from envguard.report import FORMATS
 
-    tier = "standard" if options.command == "check" else "fast"
+    tier: Tier = "standard" if options.command == "check" else "fast"
     report = check_project(options.project, options.profile, options.python, tier=tier)
     write_out(FORMATS["json" if options.json else options.format](report))
     return report.exit_code

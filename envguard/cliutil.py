@@ -44,6 +44,7 @@ def run(
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug, rest = split_debug(given)
+    stops: tuple[type[BaseException], ...] = (KeyboardInterrupt, *interrupts)
     debug = debug or bool(os.environ.get(f"{program.upper().replace('-', '_')}_DEBUG"))
     try:
         result = command(rest)
@@ -51,7 +52,7 @@ def run(
         return result if isinstance(result, int) else OK
     except BrokenPipeError:
         return _closed_pipe()
-    except (KeyboardInterrupt, *interrupts):
+    except stops:
         say("interrupted")
         return INTERRUPTED
     except Exception as error:

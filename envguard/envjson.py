@@ -1,9 +1,9 @@
 """What is observed, as a document to keep: ``env.json``.
 
 In: an ``Observation``. Out: a JSON-able dictionary with a deterministic ``env_id``. ``facts`` are hashed into the id
-and hold no time, host name or directory of this machine; ``place`` says where it was and is not hashed. Two
-environments with one id have the same Python, distributions, torch build, driver, GPUs and relevant variables; that
-no file was edited after installation is not part of it.
+and hold no time, host name or directory of this machine; ``place`` says where it was, GPUs included, and is not
+hashed. Two environments with one id have the same Python, distributions, torch build, driver and relevant variables;
+that no file was edited after installation is not part of it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from envguard.observe import Observation
 
 SCHEMA = 1
 
-PLACE_VARIABLES = ("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
-"""Variables whose value is a directory of this machine: recorded, not hashed. Names ending in _DIR are, too."""
+PLACE_VARIABLES = (
+    *("CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH"),
+    "CUDA_VISIBLE_DEVICES",
+)
+"""Variables that name a directory or a device of this machine: recorded, not hashed. So is what ends in _DIR."""
 
 
 def freeze_document(observation: Observation) -> dict[str, Any]:
@@ -34,13 +37,13 @@ def freeze_document(observation: Observation) -> dict[str, Any]:
         ],
         "torch": dataclasses.asdict(observation.torch) if observation.torch else None,
         "driver": observation.driver,
-        "gpus": None if observation.gpus is None else [dataclasses.asdict(gpu) for gpu in observation.gpus],
         "variables": {name: value for name, value in observation.variables if not _is_place(name)},
     }
     place = {
         "prefix": str(observation.interpreter.prefix),
         "executable": str(observation.interpreter.executable),
         "site_packages": str(observation.interpreter.site_packages),
+        "gpus": None if observation.gpus is None else [dataclasses.asdict(gpu) for gpu in observation.gpus],
         "installers": sorted({dist.installer or "unknown" for dist in observation.distributions}),
         "variables": {name: value for name, value in observation.variables if _is_place(name)},
     }

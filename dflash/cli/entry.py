@@ -1,7 +1,7 @@
-"""The ``dflash`` console script: run the typer application and turn what it raises into an exit code.
+"""The ``dflash`` console script: run a command and turn what it raises into an exit code.
 
-In: ``sys.argv``. Out: an exit code from ``docs/exit-codes.md``. Where typer cannot be imported, ``dflash doctor`` runs
-without it. What happens to errors stands in ``envguard.cliutil``; no command lives here.
+In: ``sys.argv``. Out: an exit code from ``docs/exit-codes.md``. ``doctor`` runs without typer, all other commands
+through it. What happens to errors stands in ``envguard.cliutil``; no command lives here.
 """
 
 from __future__ import annotations
@@ -9,28 +9,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envguard.cliutil import run
+from envguard.errors import CheckCrashed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
+    return run("dflash", _command, arguments)
+
+
+def _command(arguments: list[str]) -> object:
+    if arguments[:1] == ["doctor"]:
+        from dflash.cli.doctor import run_doctor
+
+        return run_doctor(arguments[1:])
     try:
         import typer
     except Exception as error:  # a half-removed package can raise anything while it is imported
-        problem = f"{type(error).__name__}: {error}"
-        return run("dflash", lambda rest: _fall_back(rest, problem), arguments)
-    return run("dflash", _run_app, arguments, interrupts=(typer.Abort,))
+        raise CheckCrashed(f"typer cannot be imported ({type(error).__name__}: {error}): run dflash doctor") from error
 
-
-def _run_app(arguments: list[str]) -> object:
     from dflash.cli.app import app
 
-    return app(args=arguments, prog_name="dflash", standalone_mode=False)
-
-
-def _fall_back(arguments: list[str], problem: str) -> int:
-    from dflash.cli.fallback import run_without_typer
-
-    return run_without_typer(arguments, problem)
+    try:
+        return app(args=arguments, prog_name="dflash", standalone_mode=False)
+    except typer.Abort:  # the user declined a question
+        raise KeyboardInterrupt from None
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class Report:
     profile: str
     project: Path
     env_id: str
-    """Identity of what was observed, without the GPUs (see ``envjson.py``)."""
+    """Identity of what was observed (see ``envjson.py``)."""
     judged: str
     """What was looked at, in one line for a person."""
     findings: tuple[Finding, ...]
