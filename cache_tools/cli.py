@@ -98,17 +98,17 @@ def restore_command(
     vault = open_store(store or paths.default_store_dir())
     mode = Mode.REPLACE if replace else Mode.MERGE
     plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode)
-    for field in (*plan.comparison.fatal, *plan.comparison.degrading):
-        render.talk(render.field_line(field))
     refused = bool(plan.comparison.fatal) and not force
+    for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
+        render.talk(render.field_line(field))  # a refusal names the fatal ones itself
     if dry_run or refused:
-        report.print_plan(plan, json=json)
+        report.print_plan(plan, status="refused" if refused else "planned", json=json)
     if dry_run and not refused:
         return
     done = execute(plan, force=force, on_progress=render.ProgressLine(f"restore {name}"))
     if json:
         counts = {"added": done.added, "repaired": done.repaired, "present": done.present, "kept": done.kept}
-        render.emit_json({**report.plan_document(plan), "dry_run": False, **counts, "bytes": done.bytes})
+        render.emit_json({"status": "restored", **report.plan_document(plan), **counts, "bytes": done.bytes})
         return
     line = f"{done.added} added, {done.repaired} repaired, {done.present} present, {done.kept} kept"
     print(f"{plan.id[: render.SHORT]} -> {plan.target}: {line} ({render.human_bytes(done.bytes)} written)")

@@ -26,11 +26,11 @@ def plan_document(plan: RestorePlan) -> dict[str, object]:
     }
 
 
-def print_plan(plan: RestorePlan, *, json: bool) -> None:
-    """What a dry run says."""
+def print_plan(plan: RestorePlan, *, status: str, json: bool) -> None:
+    """What a dry run or a refused restore says."""
     counts = {action.value: plan.count(action) for action in Action}
     if json:
-        emit_json({**plan_document(plan), "dry_run": True, "plan": counts})
+        emit_json({"status": status, **plan_document(plan), "plan": counts})
         return
     how = "the whole directory at once" if plan.whole else "file by file"
     words = ", ".join(f"{count} to {word}" for word, count in counts.items() if count and word != Action.PRESENT)

@@ -1,0 +1,110 @@
+"""A small cache with one file of every kind that matters, named as torch names them, and faults to inject."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import struct
+from base64 import b32encode
+from collections.abc import Callable
+from pathlib import Path
+
+from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
+
+NATIVE = "iq/ciqkernel.main.so"
+SOURCE_CPP = "iq/ciqkernel.main.cpp"
+BEST_CONFIG = "hh/somehash.best_config"
+GEMM = "cache/44136fa3"
+
+
+def b32(data: bytes) -> str:
+    return b32encode(hashlib.sha256(data).digest())[:51].decode().lower()
+
+
+def elf(payload: bytes = b"code" * 64) -> bytes:
+    """A 64-bit little-endian ELF file with one loadable segment, its section table at the very end, as linkers do."""
+    body = 64 + 56
+    sections = body + len(payload)
+    ident = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)
+    head = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, sections, 0, 64, 56, 1, 64, 1, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, body + len(payload), body + len(payload), 4096)
+    return head + segment + payload + bytes(64)
+
+
+def fingerprint(**changes: str | None) -> Fingerprint:
+    values: dict[str, str | None] = {one.name: f"some {one.name}" for one in INPUTS}
+    return Fingerprint(key_version=KEY_VERSION, values=values | changes)
+
+
+def write(root: Path, path: str, data: bytes, *, executable: bool = False) -> str:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(data)
+    file.chmod(0o755 if executable else 0o644)
+    return path
+
+
+def make_cache(root: Path, *, triton: bool = False) -> list[str]:
+    """Fill ``root``; the paths of what a snapshot keeps."""
+    graph, joint, code = b"pickled graph" * 40, b"pickled joint graph" * 40, b"def call(): return 1\n"
+    kept = [
+        write(root, f"fxgraph/ab/fabkey/{b32(graph)}", graph),
+        write(root, f"aotautograd/akey/{b32(joint)}", joint),
+        write(root, f"ca/c{b32(code.strip())}.py", code),
+        write(root, SOURCE_CPP, b"// kernel\n" * 50),
+        write(root, NATIVE, elf(), executable=True),
+    ]
+    if triton:
+        kept.append(write(root, "triton/0/HASH/kernel.cubin", b"\x7fcubin" * 9))
+        group = {"child_paths": {"kernel.cubin": f"{root}/triton/0/HASH/kernel.cubin"}}
+        kept.append(write(root, "triton/0/HASH/__grp__kernel.json", json.dumps(group).encode()))
+        kept.append(write(root, BEST_CONFIG, b'{"XBLOCK": 64}'))
+        kept.append(write(root, GEMM, b'{"mm": 1}'))
+    write(root, "locks/ciqkernel.lock", b"")
+    write(root, "ca/.123.456.tmp", b"half")
+    return sorted(kept)
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file under ``root`` with its content."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+STEPS = ("fsync", "rename", "link", "unlink", "mkdir", "replace")
+"""Functions of ``os`` before which a process may be stopped."""
+
+
+def killed_at(step: int, action: Callable[[], object]) -> bool:
+    """Run ``action`` in a child that is SIGKILLed before its ``step``-th write step; False if it ended before that."""
+    child = os.fork()
+    if child == 0:
+        _arm(step)
+        try:
+            action()
+        except BaseException:
+            os._exit(7)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the action failed by itself"
+    return False
+
+
+def _arm(step: int) -> None:
+    left = [step]
+
+    def fatal(function: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*args: object, **kwargs: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    for name in STEPS:
+        setattr(os, name, fatal(getattr(os, name)))

@@ -1,0 +1,72 @@
+"""Kinds, names that are checksums, and what a scan leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cache_tools.kinds import RESTORE_ORDER, Kind, kind_of, name_matches
+from cache_tools.scan import scan
+from envguard.errors import UsageError
+
+from . import helpers
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("fxgraph/qy/fkey/ib6wen", Kind.FXGRAPH),
+        ("aotautograd/akey/tzwqai", Kind.AOTAUTOGRAD),
+        ("a4/ca4x5w.py", Kind.SOURCE),
+        ("iq/ciq.main.cpp", Kind.SOURCE),
+        ("iq/ciq.main.so", Kind.NATIVE),
+        ("iq/ciq.optimized.o", Kind.NATIVE),
+        ("triton/0/HASH/kernel.cubin", Kind.TRITON),
+        ("triton/0/HASH/launcher.so", Kind.TRITON),
+        ("hh/hash.best_config", Kind.AUTOTUNE),
+        ("cache/44136fa3", Kind.GEMM),
+        ("dynamo/code_state_job1_None_.pkl", Kind.PGO),
+        ("dynamo/source/entry", Kind.PRECOMPILE),
+        ("locks/ciq.lock", Kind.LOCK),
+        ("dynamo/code_state_job1_None_.pkl.lock", Kind.LOCK),
+        ("a4/.4538.140.tmp", Kind.TEMP),
+        ("triton/0/tmp.5f2c/kernel.cubin", Kind.TEMP),
+        ("precompiled_headers/cx.h.gch", Kind.HEADER),
+        ("cx/cx.h.gch", Kind.HEADER),
+        ("notes.txt", Kind.UNKNOWN),
+    ],
+)
+def test_kind(path: str, kind: Kind) -> None:
+    assert kind_of(path) is kind
+
+
+def test_what_names_others_is_restored_after_them() -> None:
+    order = sorted(Kind, key=RESTORE_ORDER.__getitem__)
+    assert order.index(Kind.NATIVE) < order.index(Kind.SOURCE) < order.index(Kind.FXGRAPH) < order.index(Kind.AOTAUTOGRAD)
+
+
+def test_a_python_name_hashes_the_stripped_text() -> None:
+    name = f"ab/c{helpers.b32(b'x = 1')}.py"
+    assert name_matches(name, Kind.SOURCE, b"\n x = 1\n\xc2\xa0\n"), "torch strips Unicode white space too"
+    assert not name_matches(name, Kind.SOURCE, b"x = 2")
+
+
+def test_scan_keeps_entries_and_counts_the_rest(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    kept = helpers.make_cache(cache, triton=True)
+    outside = helpers.write(tmp_path, "secret", b"do not follow")
+    (cache / "fxgraph" / "link").symlink_to(tmp_path / outside)
+    (cache / "linked-folder").symlink_to(tmp_path)
+    helpers.write(cache, "ab/cempty.main.so", b"")
+    helpers.write(cache, "ab/with space.py", b"x")
+    helpers.write(cache, "precompiled_headers/c.h.gch", b"header")
+    found = scan(cache)
+    assert [entry.path for entry in found.entries] == kept
+    assert found.skipped == {"empty": 1, "header": 1, "link": 2, "lock": 1, "temp": 1, "unsafe name": 1}
+    executable = {entry.path for entry in found.entries if entry.executable}
+    assert executable == {helpers.NATIVE}
+
+
+def test_scan_of_nothing_says_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="TORCHINDUCTOR_CACHE_DIR"):
+        scan(tmp_path / "absent")
