@@ -154,6 +154,8 @@ def verify_command(
 
     if repair and live is None:
         raise UsageError("--repair needs --live DIR: a store has nothing to rebuild from; take the snapshot again")
+    if live is not None and not live.is_dir():
+        raise UsageError(f"{live} is not a directory: give the cache that torch writes")
     checked: Verification | None = None
     if live is None or names or store:
         root = store or paths.default_store_dir()

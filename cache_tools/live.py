@@ -47,7 +47,7 @@ class Quarantine:
 
 
 def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
-    """The bad files under ``cache_dir``, sorted by path.
+    """The bad files under ``cache_dir``, sorted by path; none where there is no such directory yet.
 
     Raises:
         UsageError: a directory cannot be listed.

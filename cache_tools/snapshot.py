@@ -32,6 +32,8 @@ from envguard.errors import UsageError
 ATTEMPTS = 3
 RETRY_SECONDS = 0.02
 """Writers rename complete files into place, so a file that changes under us has settled by then."""
+TICK_NS = 10_000_000
+"""Time stamps of files advance in steps of up to 10 ms: two writes within one step look like none."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -163,7 +165,8 @@ def _read_settled(path: Path) -> bytes | str:
             before = os.fstat(fd)
             data = handle.read(MAX_ENTRY_BYTES + 1)
             after = os.fstat(fd)
-        if len(data) == before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns:
+        unchanged = len(data) == before.st_size == after.st_size and before.st_mtime_ns == after.st_mtime_ns
+        if unchanged and not 0 <= time.time_ns() - after.st_mtime_ns < TICK_NS:
             return data
     return "changing"
 

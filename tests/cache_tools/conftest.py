@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cache_tools.store import Store, create_store
 
 PROGRAM = Path(__file__).with_name("tiny_compile.py")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from cache_tools.fingerprint import INPUTS, Fingerprint, Grade, Verdict, compare
 from cache_tools.observe import observe
 
@@ -41,7 +42,9 @@ def test_this_environment() -> None:
 
 def test_the_vector_isa_of_the_environment_is_fatal() -> None:
     plain = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
-    found = compare(observe(environ=plain), observe(environ=plain | {"ATEN_CPU_CAPABILITY": "default"}), gpu_kernels=False)
+    found = compare(
+        observe(environ=plain), observe(environ=plain | {"ATEN_CPU_CAPABILITY": "default"}), gpu_kernels=False
+    )
     assert "cpu_isa" in {field.name for field in found.fatal}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from cache_tools.errors import CorruptError
 from cache_tools.kinds import Kind
 from cache_tools.manifest import Manifest, ManifestEntry, from_bytes, id_of, to_bytes
@@ -118,5 +119,5 @@ def test_hostile_manifests_are_refused_with_the_file_named(name: str) -> None:
     ids=["empty", "null", "list", "binary", "deep", "big number", "new line", "duplicate key", "spaces"],
 )
 def test_bytes_that_are_not_canonical_are_refused(data: bytes) -> None:
-    with pytest.raises(CorruptError, match="m.json"):
+    with pytest.raises(CorruptError, match=r"m\.json"):
         from_bytes(data, origin="m.json")

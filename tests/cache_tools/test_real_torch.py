@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cache_tools.live import check_live, quarantine
 from cache_tools.observe import observe
 from cache_tools.restore import execute, plan_restore

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from cache_tools.kinds import RESTORE_ORDER, Kind, kind_of, name_matches
 from cache_tools.scan import scan
 from envguard.errors import UsageError
@@ -42,7 +43,9 @@ def test_kind(path: str, kind: Kind) -> None:
 
 def test_what_names_others_is_restored_after_them() -> None:
     order = sorted(Kind, key=RESTORE_ORDER.__getitem__)
-    assert order.index(Kind.NATIVE) < order.index(Kind.SOURCE) < order.index(Kind.FXGRAPH) < order.index(Kind.AOTAUTOGRAD)
+    assert (
+        order.index(Kind.NATIVE) < order.index(Kind.SOURCE) < order.index(Kind.FXGRAPH) < order.index(Kind.AOTAUTOGRAD)
+    )
 
 
 def test_a_python_name_hashes_the_stripped_text() -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from cache_tools.vec_isa import candidates, cpu_flags, pick, vec_isa
 
 AVX2 = "fma avx2"

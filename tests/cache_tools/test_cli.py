@@ -1,0 +1,181 @@
+"""The commands, as a process: streams, exit codes, documents."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cache_tools.paths import default_cache_dir
+
+from . import helpers
+
+
+class Cli:
+    """Runs ``python -m cache_tools`` with a store of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = root / "store"
+        self.cache = root / "cache"
+        self.root = root
+
+    def run(self, *arguments: str, rc: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+        env = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
+        env |= {"DFLASH_CACHE_STORE": str(self.store), "TORCHINDUCTOR_CACHE_DIR": str(self.cache), **environ}
+        done = subprocess.run(
+            [sys.executable, "-m", "cache_tools", *arguments], env=env, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == rc, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr or "--debug" in arguments
+        assert "\x1b" not in done.stdout + done.stderr, "no colour off a terminal"
+        return done
+
+    def json(self, *arguments: str, rc: int = 0, **environ: str) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.run(*arguments, "--json", rc=rc, **environ).stdout)
+        assert document.pop("schema") == 1
+        return document
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    helpers.make_cache(tmp_path / "cache")
+    return Cli(tmp_path)
+
+
+def test_the_whole_way(cli: Cli) -> None:
+    done = cli.run("snapshot", "--name", "run")
+    assert "5 entries" in done.stdout
+    assert done.stderr == "left out: 1 lock, 1 temp\n"
+    assert cli.json("snapshot", "--name", "run")["new"] is False
+    listed = cli.json("list")["snapshots"]
+    assert [(one["name"], one["entries"], one["fits"]) for one in listed] == [("run", 5, "yes")]
+    header, row = cli.run("list").stdout.splitlines()
+    assert header.split() == ["NAME", "ID", "SIZE", "ENTRIES", "TORCH", "CPU_ISA", "GPU", "CREATED", "FITS"]
+    assert row.split()[:2] == ["run", listed[0]["id"][:12]]
+    planned = cli.json("restore", "run", "--to", str(cli.root / "new"), "--dry-run")
+    assert (planned["status"], planned["plan"]["add"]) == ("planned", 5)
+    assert not (cli.root / "new").exists()
+    restored = cli.json("restore", listed[0]["id"][:8], "--to", str(cli.root / "new"))
+    assert (restored["status"], restored["added"], restored["kept"]) == ("restored", 5, 0)
+    assert cli.json("verify")["status"] == "ok"
+    assert "all intact" in cli.run("verify", "run").stdout
+
+
+def test_another_vector_isa_is_exit_4_and_touches_nothing(cli: Cli) -> None:
+    cli.run("snapshot", "--name", "run")
+    target = cli.root / "new"
+    for flag in ((), ("--dry-run",)):
+        done = cli.run("restore", "run", "--to", str(target), *flag, rc=4, ATEN_CPU_CAPABILITY="default")
+        (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+        assert "cpu_isa is" in line
+        assert "wrong numbers" in line
+        assert not target.exists()
+    refused = cli.json("restore", "run", "--to", str(target), rc=4, ATEN_CPU_CAPABILITY="default")
+    assert refused["status"] == "refused"
+    assert "cpu_isa" in [field["name"] for field in refused["differences"]]
+    assert "no: cpu_isa" in cli.run("list", ATEN_CPU_CAPABILITY="default").stdout
+
+
+def test_degrading_differences_are_told_and_restored(cli: Cli) -> None:
+    cli.run("snapshot", "--name", "run")
+    done = cli.run("restore", "run", "--to", str(cli.root / "new"), OMP_NUM_THREADS="77")
+    assert done.stderr.startswith("degrading: threads was ")
+
+
+def test_damage_is_exit_5_and_every_file_is_named(cli: Cli) -> None:
+    cli.run("snapshot", "--name", "run")
+    victims = [path for path in sorted(cli.store.rglob("*")) if path.parent.parent.name == "blobs"][:2]
+    for victim in victims:
+        victim.write_bytes(victim.read_bytes()[:-3])
+    done = cli.run("verify", rc=5)
+    assert all(victim.name in done.stdout for victim in victims)
+    assert len(cli.json("verify", rc=5)["store"]["problems"]) == 2
+    refused = cli.run("restore", "run", "--to", str(cli.root / "new"), rc=5).stderr
+    assert any(victim.name in refused for victim in victims)
+    (cli.store / "refs" / "run").write_text("rubbish")
+    assert "refs/run" in cli.run("list", rc=5).stderr
+    (cli.store / "config.json").write_text("{}")
+    assert cli.json("verify", rc=5)["store"]["problems"][0]["path"] == "config.json"
+
+
+def test_live_check_and_repair(cli: Cli) -> None:
+    assert cli.json("verify", "--live", str(cli.cache)) == {
+        "status": "ok",
+        "store": None,
+        "live": {"directory": str(cli.cache), "bad": [], "quarantine": None},
+    }
+    (cli.cache / helpers.NATIVE).write_bytes(b"")
+    assert f"bad: {helpers.NATIVE}: empty" in cli.run("verify", "--live", str(cli.cache), rc=5).stdout
+    repaired = cli.json("verify", "--live", str(cli.cache), "--repair")
+    assert repaired["live"]["bad"][0]["moved"] is True
+    assert (Path(repaired["live"]["quarantine"]) / helpers.NATIVE).exists()
+    assert cli.json("verify", "--live", str(cli.cache))["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["snapshot", "--name", "a/b"], "cannot name a snapshot"),
+        (["snapshot", "/nowhere", "--name", "x"], "/nowhere is not a directory"),
+        (["snapshot"], "--name"),
+        (["restore", "nope"], "names: run"),
+        (["restore", "run", "--merge", "--replace"], "exclude each other"),
+        (["verify", "nope"], "names: run"),
+        (["verify", "--repair"], "--repair needs --live"),
+        (["verify", "--live", "/nowhere"], "/nowhere is not a directory"),
+        (["list", "--store", "/nowhere"], "/nowhere is not a cache store"),
+        (["polish"], "polish"),
+    ],
+)
+def test_bad_usage_is_exit_2_and_one_line(cli: Cli, arguments: list[str], says: str) -> None:
+    cli.run("snapshot", "--name", "run")
+    done = cli.run(*arguments, rc=2)
+    assert says in done.stderr
+    assert done.stdout == ""
+
+
+def test_no_store_yet_is_an_empty_list(cli: Cli) -> None:
+    done = cli.run("list")
+    assert done.stdout == ""
+    assert "no snapshots" in done.stderr
+    assert cli.json("list")["snapshots"] == []
+
+
+def test_debug_shows_the_traceback(cli: Cli) -> None:
+    assert "Traceback" in cli.run("restore", "nope", "--debug", rc=1).stderr
+
+
+def test_importing_the_commands_costs_only_typer() -> None:
+    code = (
+        "import sys, cache_tools, cache_tools.cli; "
+        "heavy = {'torch', 'zstandard', 'filelock', 'rich', 'platformdirs'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_public_names_exist_and_torch_stays_away() -> None:
+    code = (
+        "import sys, cache_tools; [getattr(cache_tools, name) for name in cache_tools._HOMES]; "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_default_cache_is_the_one_that_torch_uses(tmp_path: Path) -> None:
+    # torch's own module needs nothing but torch._environment; run its text without importing torch.
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None
+    assert spec.origin is not None
+    source = Path(spec.origin).parent / "_inductor" / "runtime" / "cache_dir_utils.py"
+    text = source.read_text().replace("from torch._environment import is_fbcode", "is_fbcode = lambda: False")
+    namespace: dict[str, Any] = {}
+    exec(compile(text, str(source), "exec"), namespace)
+    assert str(default_cache_dir({})) == namespace["default_cache_dir"]()
+    assert default_cache_dir({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}) == tmp_path

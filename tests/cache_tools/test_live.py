@@ -1,0 +1,94 @@
+"""Bad files of a cache that nobody snapshotted."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from cache_tools.live import check_live, quarantine
+
+from . import helpers
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    helpers.make_cache(tmp_path / "cache", triton=True)
+    return tmp_path / "cache"
+
+
+def found(cache: Path, *, deep: bool = False) -> dict[str, str]:
+    return {file.path: file.reason for file in check_live(cache, deep=deep)}
+
+
+def test_a_healthy_cache(cache: Path) -> None:
+    assert found(cache, deep=True) == {}
+    assert check_live(cache / "not yet there") == ()
+
+
+def test_every_cut_of_a_shared_object_is_seen_without_reading_it(cache: Path) -> None:
+    whole = helpers.elf()
+    for length in range(len(whole)):
+        (cache / helpers.NATIVE).write_bytes(whole[:length])
+        assert list(found(cache)) == [helpers.NATIVE], f"cut to {length}"
+    (cache / helpers.NATIVE).write_bytes(whole)
+    assert found(cache) == {}
+
+
+def test_empty_entries_are_seen_by_the_quick_check(cache: Path) -> None:
+    for path in ("fxgraph/ab/fabkey/empty", "ca/cempty.py", "aotautograd/akey/empty"):
+        helpers.write(cache, path, b"")
+    assert found(cache).keys() == {"fxgraph/ab/fabkey/empty", "ca/cempty.py", "aotautograd/akey/empty"}
+
+
+def test_the_deep_check_compares_names_with_content(cache: Path) -> None:
+    graph = next(path for path in helpers.tree(cache) if path.startswith("fxgraph"))
+    data = bytearray((cache / graph).read_bytes())
+    data[7] ^= 1
+    (cache / graph).write_bytes(data)
+    helpers.write(cache, "aotautograd/akey/0000", b"a foreign pickle")
+    helpers.write(cache, helpers.BEST_CONFIG, b'{"XBLOCK": 6')
+    (cache / "ca" / "link.py").symlink_to("/etc/passwd")
+    assert found(cache) == {}
+    assert found(cache, deep=True) == {
+        graph: "its content does not hash to its name",
+        "aotautograd/akey/0000": "its content does not hash to its name",
+        helpers.BEST_CONFIG: "no valid JSON",
+        "ca/link.py": "a link",
+    }
+
+
+def test_what_others_can_write_is_told(cache: Path) -> None:
+    (cache / helpers.NATIVE).chmod(0o777)
+    assert "everybody" in found(cache, deep=True)[helpers.NATIVE]
+
+
+def test_quarantine_moves_and_keeps_the_path(cache: Path) -> None:
+    (cache / helpers.NATIVE).write_bytes(b"")
+    done = quarantine(cache, check_live(cache))
+    assert done.folder is not None
+    assert done.folder.parent == cache.parent
+    assert done.folder.name.startswith("cache.quarantine-")
+    assert (done.folder / helpers.NATIVE).is_file()
+    assert not (cache / helpers.NATIVE).exists()
+    assert found(cache, deep=True) == {}
+
+
+def test_what_is_being_linked_is_left_alone(cache: Path) -> None:
+    (cache / helpers.NATIVE).write_bytes(b"")
+    bad = check_live(cache)
+    with (cache / "locks" / "ciqkernel.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert found(cache) == {}
+        done = quarantine(cache, bad)
+    assert (done.moved, [file.path for file in done.busy]) == ((), [helpers.NATIVE])
+    assert (cache / helpers.NATIVE).exists()
+
+
+def test_what_healed_meanwhile_is_left_alone(cache: Path) -> None:
+    (cache / helpers.NATIVE).write_bytes(b"")
+    bad = check_live(cache)
+    (cache / helpers.NATIVE).write_bytes(helpers.elf())
+    done = quarantine(cache, bad)
+    assert (done.folder, done.moved, done.busy) == (None, (), ())

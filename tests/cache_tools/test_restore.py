@@ -1,0 +1,207 @@
+"""Restoring into nothing, into a cache that is there, and into places that are not ours."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from cache_tools.errors import CorruptError, IncompatibleError, StorageError
+from cache_tools.plan import Action
+from cache_tools.restore import best_match, execute, plan_restore
+from cache_tools.snapshot import snapshot
+from cache_tools.store import Store
+from envguard.errors import UsageError
+
+from . import helpers
+
+HERE = helpers.fingerprint()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    helpers.make_cache(tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def filled(store: Store, cache: Path) -> Store:
+    snapshot(store, cache, name="run", fingerprint=HERE, compile_id="two layers")
+    return store
+
+
+def kept(cache: Path) -> dict[str, bytes]:
+    return {
+        path: data for path, data in helpers.tree(cache).items() if not path.startswith("locks/") and ".tmp" not in path
+    }
+
+
+def test_into_nothing_the_whole_cache_appears(filled: Store, cache: Path, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "new"
+    done = execute(plan_restore(filled, "run", target, here=HERE))
+    assert helpers.tree(target) == kept(cache)
+    assert (done.added, done.present, done.bytes) == (5, 0, sum(map(len, kept(cache).values())))
+    assert target.stat().st_mode & 0o777 == 0o700
+    assert os.access(target / helpers.NATIVE, os.X_OK)
+    assert not (target / helpers.SOURCE_CPP).stat().st_mode & 0o111
+    assert [path.name for path in target.parent.iterdir()] == ["new"], "no staging left"
+
+
+def test_a_merge_adds_repairs_and_keeps(filled: Store, cache: Path) -> None:
+    wanted = kept(cache)
+    graph = next(path for path in wanted if path.startswith("fxgraph"))
+    joint = next(path for path in wanted if path.startswith("aot"))
+    (cache / joint).unlink()
+    (cache / graph).write_bytes(b"rotten")
+    (cache / helpers.NATIVE).write_bytes(b"")
+    (cache / helpers.SOURCE_CPP).write_bytes(b"// another file that may be right")
+    helpers.write(cache, "zz/cmine.py", b"mine")
+    plan = plan_restore(filled, "run", cache, here=HERE)
+    assert {action: plan.count(action) for action in Action} == {"add": 1, "repair": 2, "present": 1, "keep": 1}
+    done = execute(plan)
+    assert (done.added, done.repaired, done.present, done.kept) == (1, 2, 1, 1)
+    found = kept(cache)
+    assert found.pop("zz/cmine.py") == b"mine"
+    assert found.pop(helpers.SOURCE_CPP) == b"// another file that may be right"
+    assert found == {path: data for path, data in wanted.items() if path != helpers.SOURCE_CPP}
+
+
+def test_a_mapped_shared_object_is_replaced_and_never_written_to(filled: Store, cache: Path) -> None:
+    victim = cache / helpers.NATIVE
+    victim.write_bytes(helpers.elf()[:-1])
+    with victim.open("rb") as mapped:
+        execute(plan_restore(filled, "run", cache, here=HERE))
+        assert mapped.read() == helpers.elf()[:-1], "the old file, unlinked, is as it was"
+    assert victim.read_bytes() == helpers.elf()
+
+
+def test_replace_swaps_the_directory(filled: Store, cache: Path) -> None:
+    wanted = kept(cache)
+    helpers.write(cache, "zz/cmine.py", b"mine")
+    execute(plan_restore(filled, "run", cache, mode="replace", here=HERE))
+    assert helpers.tree(cache) == wanted
+    assert not [path for path in cache.parent.iterdir() if path.name.startswith(".tmp")]
+
+
+def test_absent_refuses_what_is_there(filled: Store, cache: Path) -> None:
+    with pytest.raises(UsageError, match="exists"):
+        plan_restore(filled, "run", cache, mode="absent", here=HERE)
+
+
+def test_a_plan_changes_nothing(filled: Store, tmp_path: Path) -> None:
+    plan_restore(filled, "run", tmp_path / "new", here=HERE)
+    assert not (tmp_path / "new").exists()
+
+
+def test_another_machine_is_refused_with_fields_and_reasons(filled: Store, tmp_path: Path) -> None:
+    plan = plan_restore(filled, "run", tmp_path / "new", here=helpers.fingerprint(cpu_isa="avx512", driver="1"))
+    with pytest.raises(IncompatibleError, match=r"cpu_isa is 'some cpu_isa' there and 'avx512' here \(.*wrong numbers"):
+        execute(plan)
+    assert not (tmp_path / "new").exists()
+    assert execute(plan, force=True).added == 5
+
+
+@pytest.mark.parametrize("mode", ["merge", "replace"])
+def test_a_corrupt_blob_is_named_and_nothing_is_touched(filled: Store, cache: Path, mode: str) -> None:
+    for path in kept(cache):
+        (cache / path).unlink()
+    entry = max(filled.read_manifest(filled.resolve("run")).entries, key=lambda one: one.path)
+    blob = filled.blob_path(entry.sha256)
+    blob.write_bytes(blob.read_bytes()[:-1])
+    before = helpers.tree(cache)
+    with pytest.raises(CorruptError, match=blob.name):
+        execute(plan_restore(filled, "run", cache, mode=mode, here=HERE))
+    assert helpers.tree(cache) == before
+
+
+def test_links_are_not_followed(filled: Store, cache: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(cache)
+    with pytest.raises(UsageError, match="is a link"):
+        plan_restore(filled, "run", link, here=HERE)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "iq").symlink_to(outside)
+    with pytest.raises(UsageError, match="link"):
+        execute(plan_restore(filled, "run", target, here=HERE))
+    assert list(outside.iterdir()) == []
+
+
+def test_a_place_that_everybody_can_write_to_is_refused(filled: Store, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for target in (shared, shared / "new"):
+        with pytest.raises(UsageError, match="writable by everybody"):
+            plan_restore(filled, "run", target, here=HERE)
+    shared.chmod(0o1777)
+    execute(plan_restore(filled, "run", shared / "new", here=HERE))
+
+
+def test_a_place_of_somebody_else_is_refused(filled: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cache_tools.target.os.geteuid", lambda: 12345)
+    with pytest.raises(UsageError, match=r"belongs to user \d+"):
+        plan_restore(filled, "run", cache, here=HERE)
+
+
+def test_triton_groups_point_into_the_new_place(store: Store, tmp_path: Path) -> None:
+    cache, target = tmp_path / "gpu", tmp_path / "moved"
+    helpers.make_cache(cache, triton=True)
+    snapshot(store, cache, name="gpu", fingerprint=HERE)
+    execute(plan_restore(store, "gpu", target, here=HERE))
+    group = json.loads((target / "triton/0/HASH/__grp__kernel.json").read_text())
+    assert group == {"child_paths": {"kernel.cubin": f"{target}/triton/0/HASH/kernel.cubin"}}
+
+
+def test_gpu_differences_are_fatal_only_for_gpu_kernels(store: Store, cache: Path, tmp_path: Path) -> None:
+    helpers.make_cache(tmp_path / "gpu", triton=True)
+    snapshot(store, cache, name="cpu", fingerprint=HERE)
+    snapshot(store, tmp_path / "gpu", name="gpu", fingerprint=HERE)
+    here = helpers.fingerprint(gpu_sm_count="132")
+    assert not plan_restore(store, "cpu", tmp_path / "new", here=here).comparison.fatal
+    assert [one.name for one in plan_restore(store, "gpu", tmp_path / "new", here=here).comparison.fatal] == [
+        "gpu_sm_count"
+    ]
+
+
+def test_the_best_match_fits_has_the_id_and_is_the_newest(store: Store, cache: Path) -> None:
+    def take(name: str, compile_id: str, **changes: str) -> str:
+        return snapshot(store, cache, name=name, fingerprint=helpers.fingerprint(**changes), compile_id=compile_id).id
+
+    take("a", "two layers")
+    newest = take("b", "two layers", threads="64")
+    take("c", "two layers", cpu_isa="avx512")
+    take("d", "three layers")
+    match = best_match(store, HERE, "two layers")
+    assert match is not None
+    assert match.id == newest
+    assert [one.name for one in match.comparison.degrading] == ["threads"]
+    assert best_match(store, HERE, "four layers") is None
+    assert best_match(store, helpers.fingerprint(python="cpython 3.14"), None) is None
+
+
+def test_a_damaged_manifest_does_not_match_and_is_told(
+    filled: Store, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    id_ = filled.resolve("run")
+    filled.manifest_path(id_).write_bytes(b"rubbish")
+    assert best_match(filled, HERE, "two layers") is None
+    assert id_ in caplog.text
+
+
+def test_a_full_disk_leaves_the_old_cache(filled: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (cache / helpers.NATIVE).unlink()
+    before = helpers.tree(cache)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    plan = plan_restore(filled, "run", cache, here=HERE)
+    monkeypatch.setattr("cache_tools.restore.os.fsync", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        execute(plan)
+    assert helpers.tree(cache) == before

@@ -1,0 +1,164 @@
+"""Every bit of a store is checked, and nothing half made is visible."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from cache_tools import blobs
+from cache_tools.errors import CorruptError
+from cache_tools.snapshot import snapshot
+from cache_tools.store import Store, create_store, open_store
+from cache_tools.verify import list_snapshots, verify_store
+from envguard.errors import UsageError
+
+from . import helpers
+
+
+@pytest.fixture
+def filled(store: Store, tmp_path: Path) -> Store:
+    cache = tmp_path / "cache"
+    helpers.make_cache(cache, triton=True)
+    snapshot(store, cache, name="first", fingerprint=helpers.fingerprint())
+    helpers.write(cache, "ab/cnew.main.cpp", b"// more")
+    snapshot(store, cache, name="second", fingerprint=helpers.fingerprint())
+    return store
+
+
+def checked_files(store: Store) -> list[Path]:
+    return [path for path in sorted(store.root.rglob("*")) if path.is_file() and path.name != "lock"]
+
+
+def test_a_healthy_store(filled: Store) -> None:
+    found = verify_store(filled.root)
+    assert (found.snapshots, found.blobs, found.problems) == (2, 10, ())
+    assert filled.root.stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in checked_files(filled)} == {0o600}
+
+
+def test_every_flipped_bit_of_every_file_is_noticed_and_the_file_named(filled: Store) -> None:
+    for path in checked_files(filled):
+        original = path.read_bytes()
+        step = max(1, len(original) * 8 // 80)
+        for bit in range(0, len(original) * 8, step):
+            changed = bytearray(original)
+            changed[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(changed)
+            named = [problem.path for problem in verify_store(filled.root).problems]
+            assert path.relative_to(filled.root).as_posix() in named, f"bit {bit}"
+        path.write_bytes(original)
+    assert verify_store(filled.root).problems == ()
+
+
+def test_every_cut_is_noticed(filled: Store) -> None:
+    for path in checked_files(filled):
+        original = path.read_bytes()
+        for length in {0, 1, len(original) // 2, len(original) - 1}:
+            path.write_bytes(original[:length])
+            named = [problem.path for problem in verify_store(filled.root).problems]
+            assert path.relative_to(filled.root).as_posix() in named, f"cut to {length}"
+        path.write_bytes(original + b"\0")
+        assert verify_store(filled.root).problems, "a longer file"
+        path.write_bytes(original)
+
+
+def test_every_bit_of_a_blob_matters() -> None:
+    data = b"the same words again and again " * 30
+    digest = hashlib.sha256(data).hexdigest()
+    blob = blobs.encode(data)
+    assert blobs.decode(blob, sha256=digest, limit=len(data), origin=Path("b")) == data
+    for bit in range(len(blob) * 8):
+        changed = bytearray(blob)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptError, match=r"^b "):
+            blobs.decode(bytes(changed), sha256=digest, limit=len(data), origin=Path("b"))
+
+
+def test_any_zstd_reads_a_blob() -> None:
+    assert zstandard.ZstdDecompressor().decompress(blobs.encode(b"plain"), allow_extra_data=True) == b"plain"
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    bomb = bytes(100 << 20)
+    digest = hashlib.sha256(bomb).hexdigest()
+    with pytest.raises(CorruptError, match="claims 104857600 bytes where at most 10 belong"):
+        blobs.decode(blobs.encode(bomb), sha256=digest, limit=10, origin=Path("b"))
+
+
+def test_a_bomb_that_hides_its_size_is_not_unpacked() -> None:
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(100 << 20))
+    trailer = blobs.encode(b"")[-blobs.TRAILER_BYTES : -32] + hashlib.sha256(frame).digest()
+    with pytest.raises(CorruptError):
+        blobs.decode(frame + trailer, sha256="ab" * 32, limit=10, origin=Path("b"))
+
+
+def test_missing_files_are_noticed(filled: Store) -> None:
+    digest = filled.read_manifest(filled.resolve("second")).entries[0].sha256
+    filled.blob_path(digest).unlink()
+    filled.manifest_path(filled.resolve("first")).unlink()
+    named = {problem.path for problem in verify_store(filled.root).problems}
+    assert named == {f"blobs/{digest[:2]}/{digest}", "refs/first"}
+    assert {one.name: bool(one.problem) for one in list_snapshots(filled)} == {"first": True, "second": False}
+
+
+def test_only_the_named_snapshot_is_checked(filled: Store) -> None:
+    helpers_only = {entry.sha256 for entry in filled.read_manifest(filled.resolve("second")).entries}
+    shared = {entry.sha256 for entry in filled.read_manifest(filled.resolve("first")).entries}
+    (extra,) = helpers_only - shared
+    filled.blob_path(extra).write_bytes(b"rubbish")
+    assert verify_store(filled.root, ["first"]).problems == ()
+    assert len(verify_store(filled.root, ["second"]).problems) == 1
+
+
+def test_foreign_files_are_reported_and_leftovers_are_not(filled: Store) -> None:
+    helpers.write(filled.root, "blobs/ab/notes.txt", b"hello")
+    helpers.write(filled.root, "refs/.tmp-abc", b"half")
+    assert [problem.path for problem in verify_store(filled.root).problems] == ["blobs/ab/notes.txt"]
+
+
+def test_a_damaged_blob_is_written_again_by_the_next_snapshot(filled: Store, tmp_path: Path) -> None:
+    digest = filled.read_manifest(filled.resolve("second")).entries[0].sha256
+    filled.blob_path(digest).write_bytes(b"rubbish")
+    taken = snapshot(filled, tmp_path / "cache", name="third", fingerprint=helpers.fingerprint())
+    assert taken.blobs_written == 1
+    assert verify_store(filled.root).problems == ()
+
+
+def test_names_ids_and_beginnings(filled: Store) -> None:
+    id_ = filled.resolve("first")
+    assert filled.resolve(id_) == filled.resolve(id_[:12]) == id_
+    with pytest.raises(UsageError, match=r"no snapshot 'frist'; names: first, second"):
+        filled.resolve("frist")
+    with pytest.raises(UsageError):
+        filled.resolve("../refs/first")
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", "a b", "-x", "x" * 129, "ab" * 32])
+def test_bad_names_are_refused(store: Store, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot name a snapshot"):
+        store.set_ref(name, "ab" * 32)
+
+
+def test_an_unknown_format_is_refused(store: Store) -> None:
+    (store.root / "config.json").write_bytes(b'{"format":2}')
+    with pytest.raises(CorruptError, match=r"config\.json"):
+        open_store(store.root)
+
+
+def test_a_half_copied_store_is_recognised(filled: Store, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    (copy / "config.json").write_bytes((filled.root / "config.json").read_bytes())
+    with pytest.raises(CorruptError, match="incomplete"):
+        open_store(copy)
+
+
+def test_other_directories_are_not_made_into_stores(tmp_path: Path) -> None:
+    helpers.write(tmp_path, "home/notes.txt", b"mine")
+    with pytest.raises(UsageError, match="not a cache store"):
+        create_store(tmp_path / "home")
+    with pytest.raises(UsageError, match="not a cache store"):
+        open_store(tmp_path / "nothing")
