@@ -57,6 +57,7 @@ class _Closure:
     def __init__(self, lock: Lock, environment: Mapping[str, str]) -> None:
         self.versions: dict[str, str | None] = {}
         self._environment = environment
+        self._visited: set[str] = set()
         self._verdicts: dict[str, bool] = {}  # a lock repeats a handful of markers hundreds of times
         self._seen_extras: set[tuple[str, str]] = set()
         self._by_name: dict[str, list[Package]] = {}
@@ -69,9 +70,11 @@ class _Closure:
         while pending:
             current = pending.pop()
             name = canonical(current.name)
-            if name in self.versions:
+            if name in self._visited:
                 continue
-            self.versions[name] = current.version
+            self._visited.add(name)
+            if not current.is_virtual:
+                self.versions[name] = current.version
             pending.extend(self._targets(current.dependencies))
 
     def follow(self, edges: Iterable[Edge]) -> None:

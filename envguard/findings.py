@@ -29,6 +29,8 @@ class Repair:
     sync: bool = False
     reinstall: tuple[str, ...] = ()
     """Distributions that are the right version by name and wrong by content."""
+    delete: tuple[str, ...] = ()
+    """Directories that uv cannot remove, since no RECORD says what is in them."""
     python: str | None = None
     """Specifier of the Python that the environment must be made anew with."""
 

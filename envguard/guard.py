@@ -72,7 +72,7 @@ def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Ti
         expected = expect(load_lock(lock), observation.interpreter.marker_environment())
     except LockError as error:
         lock_problem = str(error)
-    asks_uv = tier == "standard" and lock.is_file()
+    asks_uv = tier == "standard" and expected is not None
     return Inspection(
         observation=observation,
         policy=policy,

@@ -36,6 +36,8 @@ class Package:
     """None for a project whose version is dynamic."""
     is_project: bool
     """Whether this is the project at the lock's own directory."""
+    is_virtual: bool
+    """Whether uv only installs what it needs, and not the package itself (``package = false``)."""
     resolution_markers: tuple[str, ...]
     """The package holds where one of these is true; () means everywhere."""
     dependencies: tuple[Edge, ...]
@@ -92,6 +94,7 @@ def _read_package(entry: dict[str, Any]) -> Package:
         name=entry["name"],
         version=entry.get("version"),
         is_project="." in (source.get("editable"), source.get("virtual"), source.get("directory")),
+        is_virtual="virtual" in source,
         resolution_markers=tuple(entry.get("resolution-markers", ())),
         dependencies=_read_edges(entry.get("dependencies", ())),
         extras={name: _read_edges(edges) for name, edges in entry.get("optional-dependencies", {}).items()},

@@ -11,13 +11,13 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from envguard.findings import Repair
+from envguard.findings import NO_REPAIR, Repair
 
 
 def repair_command(repairs: Iterable[Repair], *, uv: str, directory: Path, venv: Path) -> str | None:
     """Merge ``repairs`` into one command for the project in ``directory`` and the environment ``venv``."""
     merged = _merge(repairs)
-    if not merged.sync and not merged.lock:
+    if merged == NO_REPAIR:
         return None
     here = Path.cwd()
     place = [] if directory == here or directory in here.parents else ["--project", str(directory)]
@@ -32,6 +32,8 @@ def repair_command(repairs: Iterable[Repair], *, uv: str, directory: Path, venv:
         command = f"UV_PROJECT_ENVIRONMENT={shlex.quote(str(venv))} {command}"
     if merged.lock:
         command = f"{shlex.join([uv, 'lock', *place])} && {command}"
+    if merged.delete:
+        command = f"{shlex.join(['rm', '-r', *merged.delete])} && {command}"
     return command
 
 
@@ -41,5 +43,6 @@ def _merge(repairs: Iterable[Repair]) -> Repair:
         lock=any(repair.lock for repair in each),
         sync=any(repair.sync for repair in each),
         reinstall=tuple(sorted({name for repair in each for name in repair.reinstall})),
+        delete=tuple(sorted({path for repair in each for path in repair.delete})),
         python=next((repair.python for repair in each if repair.python), None),
     )

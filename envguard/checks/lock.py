@@ -10,7 +10,7 @@ from envguard.inspection import Inspection
 
 
 def _is_fresh(case: Inspection) -> Iterable[Problem] | Skip:
-    if not case.lock_exists:
+    if case.expected is None:
         return case.without_lock()
     if case.lock_check is None:
         return Skip(reason="uv was not asked: this is the fast tier")

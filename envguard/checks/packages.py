@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from envguard.findings import Check, Problem, Repair, Skip
 from envguard.inspection import Inspection
@@ -40,7 +40,10 @@ def _missing(case: Inspection) -> Iterable[Problem] | Skip:
 
 def _wrong_version(case: Inspection) -> Iterable[Problem]:
     pins = {canonical(name): pin for name, pin in case.profile.packages}
+    several = {first.name for first, second in pairwise(case.observation.distributions) if first.name == second.name}
     for dist in case.observation.distributions:
+        if dist.name in several:
+            continue  # which of the two is installed is PKG005's question
         locked = case.expected.version(dist.name) if case.expected else None
         for wanted, origin in ((locked, case.lock.name), (pins.get(dist.name), f"profile {case.profile.name}")):
             if wanted is None or same_version(dist.version, wanted) or _is_torch_build(case, dist, wanted):
@@ -122,12 +125,13 @@ def _damaged(case: Inspection) -> Iterable[Problem]:
         if dist.problem is None:
             continue
         place = case.observation.interpreter.site_packages / dist.directory
-        leftover = _is_leftover(dist)
         yield Problem(
             subject=dist.name,
             message=f"{dist.directory} is damaged: {dist.problem}",
-            fix=f"delete {place}" if leftover else None,
-            repair=Repair() if leftover else Repair(sync=True, reinstall=(dist.name,)),
+            fix=None if dist.has_record else f"delete {place}, which uv cannot uninstall, then uv sync --locked",
+            repair=Repair(sync=True, reinstall=(dist.name,))
+            if dist.has_record
+            else Repair(sync=True, delete=(str(place),)),
         )
 
 

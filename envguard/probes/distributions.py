@@ -30,6 +30,8 @@ class Distribution:
     """The entry's own name in site-packages."""
     installer: str | None
     """``uv``, ``pip``, …; None where the file is absent."""
+    has_record: bool
+    """Whether RECORD is there: without it neither uv nor pip can remove the distribution."""
     problem: str | None
     """What is damaged in the entry, None where nothing is."""
 
@@ -79,13 +81,15 @@ def _read_distribution(path: Path, *, is_dir: bool) -> Distribution:
         problems = problems or [f"{metadata} is truncated: it has no {'Version' if name else 'Name'}"]
     if dir_name.startswith("~"):
         problems = ["left over from an interrupted pip"]
-    if not is_egg and not (path / "RECORD").is_file():
+    has_record = (path / "RECORD").is_file()
+    if not is_egg and not has_record:
         problems.append("RECORD is missing, so nothing can uninstall or verify it")
     return Distribution(
         name=canonical(name or dir_name),
         version=version or dir_version,
         directory=path.name,
         installer=_read_installer(path / "INSTALLER"),
+        has_record=has_record,
         problem="; ".join(problems) or None,
     )
 

@@ -36,9 +36,10 @@ def check_lock(project: Path, uv: str | None) -> LockCheck:
     except (OSError, subprocess.TimeoutExpired) as error:
         return LockCheck(is_fresh=None, detail=f"uv lock --check cannot run: {error}")
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    detail = lines[-1] if lines else ""
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    detail = (errors or lines or ["it says nothing"])[0]
     if done.returncode == 0:
         return LockCheck(is_fresh=True, detail="")
     if done.returncode == 1:
-        return LockCheck(is_fresh=False, detail=detail.removeprefix("error: "))
+        return LockCheck(is_fresh=False, detail=detail)
     return LockCheck(is_fresh=None, detail=f"uv lock --check fails with exit {done.returncode}: {detail}")

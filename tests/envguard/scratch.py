@@ -1,0 +1,164 @@
+"""A scratch uv project with tiny wheels, its own policy and its own virtual environment: real drift in milliseconds.
+
+In: a directory. Out: a ``Scratch`` whose environment uv has synced from a lock, without any index. uv gets a cache of
+its own and copies files, so that no edit here can reach the cache of the machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+GIT_VERSION = "0123456789abcdef0123456789abcdef01234567"
+
+PYPROJECT = """\
+[project]
+name = "scratch-project"
+version = "1.0"
+requires-python = ">=3.11,<3.14"
+dependencies = ["alpha==1.0", "torch==2.11.0", "old-python==1; python_version < '3.11'"]
+
+[project.optional-dependencies]
+extra = ["delta==1.0"]
+
+[dependency-groups]
+dev = ["gamma==1.0"]
+docs = ["epsilon==1.0"]
+
+[tool.uv]
+package = false
+no-index = true
+find-links = ["wheels"]
+"""
+
+POLICY = f"""\
+schema = 1
+
+[distributions]
+unexpected = "fail"
+allow = ["pip"]
+forbid = ["sglang*"]
+
+[auto]
+with-driver = "gpu"
+without-driver = "cpu"
+
+[profiles.cpu]
+python = ">=3.11,<3.14"
+
+[[profiles.cpu.torch]]
+version = "2.11.0+cu130"
+cuda = "13.0"
+git-version = "{GIT_VERSION}"
+
+[profiles.gpu]
+python = ">=3.11,<3.14"
+driver = ">=580"
+
+[profiles.later]
+python = "==3.10.*"
+lock = "later/uv.lock"
+unlocked = "its index is out of reach"
+"""
+
+
+def torch_version_file(label: str = "+cu130", cuda: str = "13.0", git: str = GIT_VERSION) -> str:
+    """The text of a ``torch/version.py`` in the form that torch 2.11 has."""
+    return (
+        "from typing import Optional\n"
+        f"__version__ = '2.11.0{label}'\ndebug = False\ncuda: Optional[str] = '{cuda}'\n"
+        f"git_version = '{git}'\nhip: Optional[str] = None\n"
+    )
+
+
+def make_wheel(directory: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Path:
+    """Write a pure wheel; ``files`` maps paths to text."""
+    info = f"{name}-{version}.dist-info"
+    requirements = "".join(f"Requires-Dist: {each}\n" for each in requires)
+    content = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requirements}\nText.\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    lines = [f"{path},sha256={_record_hash(text)},{len(text.encode())}\n" for path, text in content.items()]
+    content[f"{info}/RECORD"] = "".join(lines) + f"{info}/RECORD,,\n"
+    wheel = directory / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in content.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+def _record_hash(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """One project and its environment."""
+
+    root: Path
+    cache: Path
+
+    @property
+    def python(self) -> Path:
+        return self.root / ".venv" / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        return self.root / ".venv" / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """A process environment in which uv touches only this project."""
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        private = {"UV_CACHE_DIR": str(self.cache), "UV_LINK_MODE": "copy", "UV_PYTHON_DOWNLOADS": "never"}
+        return {**kept, **private, "UV_OFFLINE": "1"}
+
+    def uv(self, *arguments: str) -> None:
+        """Run uv in the project; a failure fails the test with uv's own words."""
+        done = subprocess.run(
+            [find_uv(), *arguments], cwd=self.root, env=self.environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def install(self, name: str, version: str) -> None:
+        """``uv pip install`` of one of the tiny wheels, as a person would do by hand."""
+        wheels = str(self.root / "wheels")
+        self.uv("pip", "install", "--no-deps", "--no-index", "--find-links", wheels, f"{name}=={version}")
+
+    def copy(self, root: Path) -> Scratch:
+        """An independent copy: the environment's files are its own."""
+        shutil.copytree(self.root, root, symlinks=True)
+        return Scratch(root=root, cache=self.cache)
+
+
+def find_uv() -> str:
+    """uv beside the running interpreter, else from PATH."""
+    inside = Path(sys.executable).parent / "uv"
+    return str(inside) if inside.is_file() else "uv"
+
+
+def make_scratch(root: Path, cache: Path) -> Scratch:
+    """Build wheels, lock and sync."""
+    wheels = root / "wheels"
+    wheels.mkdir(parents=True)
+    for name in ("alpha", "beta", "gamma", "delta", "epsilon", "cowsay", "sglang"):
+        requires = ("beta==1.0",) if name == "alpha" else ()
+        for version in ("1.0", "2.0"):
+            make_wheel(wheels, name, version, {f"{name}/__init__.py": f"version = {version!r}\n"}, requires)
+    make_wheel(wheels, "old_python", "1", {"old_python.py": ""})
+    make_wheel(wheels, "torch", "2.11.0", {"torch/__init__.py": "", "torch/version.py": torch_version_file()})
+    (root / "pyproject.toml").write_text(PYPROJECT)
+    (root / "envguard.toml").write_text(POLICY)
+    scratch = Scratch(root=root, cache=cache)
+    scratch.uv("lock")
+    scratch.uv("sync", "--locked", "--python", sys.executable)
+    return scratch
