@@ -2,7 +2,7 @@
 
 In: a posix path relative to the cache directory. Out: a ``Kind``, and for kinds whose name is a checksum of the content
 (torch 2.11 ``_inductor/codecache.py``: ``sha256_hash``, ``code_hash``) whether name and content agree.
-It opens nothing. The table of the directory's anatomy is in docs/cache.md.
+It opens nothing.
 """
 
 from __future__ import annotations

@@ -106,8 +106,9 @@ def not_being_built(cache_dir: Path, path: str) -> Iterator[bool]:
     Where no lock file exists nobody builds, and who comes later sees the file and does not build it.
     """
     lock = cache_dir / "locks" / f"{path.rpartition('/')[2].partition('.')[0]}.lock"
+    access = os.O_RDWR if os.access(lock, os.W_OK) else os.O_RDONLY  # NFS wants the first, a read-only mount the other
     try:
-        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(lock, access | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         yield True
         return

@@ -50,7 +50,8 @@ def observe(site_packages: Path | None = None, environ: Mapping[str, str] = os.e
     On a GPU machine it initialises CUDA in this process: fork nothing that uses CUDA afterwards.
 
     Raises:
-        CheckCrashed: a fact cannot be read (its probe's message says which).
+        CheckCrashed: a fact cannot be read; the message says which.
+        ProbeError: torch's version file or the NVIDIA driver cannot be read.
     """
     packages = site_packages or Path(sysconfig.get_path("purelib"))
     build = torch_build.read_torch_build(packages)

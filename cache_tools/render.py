@@ -74,12 +74,11 @@ class ProgressLine:
     def __init__(self, doing: str) -> None:
         self._doing = doing
         self._started = self._drawn = time.monotonic()
-        self._visible = False
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if not sys.stderr.isatty() or now - self._started < 1 or (now - self._drawn < 0.1 and done < total):
             return
-        self._drawn, self._visible = now, True
+        self._drawn = now
         end = "\n" if done >= total else ""
         print(f"\r{self._doing}: {100 * done // max(total, 1):3d} %", end=end, file=sys.stderr, flush=True)

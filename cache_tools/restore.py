@@ -8,6 +8,7 @@ file is ever opened for writing: a process may have it mapped. Stopped at any mo
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -151,8 +152,10 @@ def _link(source: Path, destination: Path) -> bool:
         os.link(source, destination)
     except FileExistsError:
         return False
-    except PermissionError:  # a file system without hard links
-        if os.path.lexists(destination):
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):
+            raise
+        if os.path.lexists(destination):  # a file system without hard links: a small window remains
             return False
         source.rename(destination)
         return True

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import stat
-import sys
 from pathlib import Path
 
 from cache_tools.errors import StorageError
@@ -67,9 +66,9 @@ def exchange(new: Path, old: Path) -> None:
     Raises:
         StorageError: this system cannot; nothing was changed.
     """
-    if not sys.platform.startswith("linux"):
-        raise StorageError(f"this system cannot swap directories in one step: remove {old}, then restore again")
     libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        raise StorageError(f"this system cannot swap directories in one step: remove {old}, then restore again")
     arguments = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
     if libc.renameat2(*arguments) != 0:
         reason = os.strerror(ctypes.get_errno())

@@ -48,6 +48,16 @@ def cli(tmp_path: Path) -> Cli:
     return Cli(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    """A store with one snapshot, for commands that change nothing."""
+    root = tmp_path_factory.mktemp("ready")
+    helpers.make_cache(root / "cache")
+    cli = Cli(root)
+    cli.run("snapshot", "--name", "run")
+    return cli
+
+
 def test_the_whole_way(cli: Cli) -> None:
     done = cli.run("snapshot", "--name", "run")
     assert "5 entries" in done.stdout
@@ -133,9 +143,8 @@ def test_live_check_and_repair(cli: Cli) -> None:
         (["polish"], "polish"),
     ],
 )
-def test_bad_usage_is_exit_2_and_one_line(cli: Cli, arguments: list[str], says: str) -> None:
-    cli.run("snapshot", "--name", "run")
-    done = cli.run(*arguments, rc=2)
+def test_bad_usage_is_exit_2_and_one_line(ready: Cli, arguments: list[str], says: str) -> None:
+    done = ready.run(*arguments, rc=2)
     assert says in done.stderr
     assert done.stdout == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -205,3 +206,22 @@ def test_a_full_disk_leaves_the_old_cache(filled: Store, cache: Path, monkeypatc
     with pytest.raises(StorageError, match="No space left on device"):
         execute(plan)
     assert helpers.tree(cache) == before
+
+
+def test_what_another_process_made_meanwhile_is_kept(filled: Store, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    plan = plan_restore(filled, "run", target, here=HERE)
+    helpers.write(target, helpers.NATIVE, b"built by another process")
+    done = execute(plan)
+    assert (done.added, done.kept) == (4, 1)
+    assert (target / helpers.NATIVE).read_bytes() == b"built by another process"
+
+
+def test_a_manifest_that_lies_about_a_size_is_refused(filled: Store, tmp_path: Path) -> None:
+    honest = filled.read_manifest(filled.resolve("run"))
+    lie = dataclasses.replace(honest.entries[0], size=honest.entries[0].size + 1)
+    id_, _ = filled.add_manifest(dataclasses.replace(honest, entries=(lie, *honest.entries[1:])))
+    with pytest.raises(CorruptError, match=id_):
+        execute(plan_restore(filled, id_, tmp_path / "new", here=HERE))
+    assert not (tmp_path / "new").exists()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import json
-import threading
+import os
 from pathlib import Path
 
 import pytest
 
 from cache_tools import snapshot as module
 from cache_tools.errors import StorageError
-from cache_tools.kinds import Kind
 from cache_tools.snapshot import snapshot
 from cache_tools.store import Store
-from cache_tools.verify import verify_store
 from envguard.errors import UsageError
 
 from . import helpers
@@ -84,31 +82,37 @@ def test_a_shared_object_that_is_being_built_is_left_out(store: Store, cache: Pa
     assert helpers.NATIVE not in paths(store, "run")
 
 
+@pytest.mark.parametrize(("writes", "taken_whole"), [(1, True), (9, False)])
 def test_a_file_that_changes_while_it_is_read_is_never_taken_half(
-    store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch, writes: int, taken_whole: bool
 ) -> None:
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
-    stop = threading.Event()
     timing = cache / helpers.GEMM
-    versions = [json.dumps({"mm": number}).encode() * 20_000 for number in (1, 22)]
+    left = [writes]
+    real = os.fstat
 
-    def rewrite() -> None:
-        while not stop.is_set():
-            for version in versions:
-                timing.write_bytes(version)
+    def fstat_then_write(fd: int) -> os.stat_result:
+        status = real(fd)
+        if left[0] and os.path.samestat(status, timing.stat()):
+            left[0] -= 1
+            timing.write_bytes(timing.read_bytes().replace(b"1", b"2", 1))  # the same size, another time
+            os.utime(timing, ns=(0, left[0]))
+        return status
 
-    writer = threading.Thread(target=rewrite)
-    writer.start()
-    try:
-        results = [snapshot(store, cache, name=f"run{number}", fingerprint=HERE) for number in range(10)]
-    finally:
-        stop.set()
-        writer.join()
-    for taken in results:
-        for entry in store.read_manifest(taken.id).entries:
-            if entry.kind is Kind.GEMM:
-                assert store.read_blob(entry.sha256, limit=entry.size) in versions
-    assert verify_store(store.root).problems == ()
+    monkeypatch.setattr(module.os, "fstat", fstat_then_write)
+    taken = snapshot(store, cache, name="run", fingerprint=HERE)
+    assert (helpers.GEMM in paths(store, "run")) is taken_whole
+    assert taken.skipped.get("changing", 0) == (not taken_whole)
+
+
+def test_a_file_of_this_very_moment_is_read_again(store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", pauses.append)
+    monkeypatch.setattr(module.time, "time_ns", lambda: (cache / helpers.GEMM).stat().st_mtime_ns + 1)
+    for path in helpers.tree(cache):
+        os.utime(cache / path, ns=(0, 0))
+    os.utime(cache / helpers.GEMM, ns=(0, 10**15))
+    taken = snapshot(store, cache, name="run", fingerprint=HERE)
+    assert (len(pauses), taken.skipped["changing"]) == (2, 1)
 
 
 def test_triton_groups_are_stored_without_the_directory(store: Store, cache: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_healthy_store(filled: Store) -> None:
 def test_every_flipped_bit_of_every_file_is_noticed_and_the_file_named(filled: Store) -> None:
     for path in checked_files(filled):
         original = path.read_bytes()
-        step = max(1, len(original) * 8 // 80)
+        step = max(1, len(original) * 8 // 50)
         for bit in range(0, len(original) * 8, step):
             changed = bytearray(original)
             changed[bit // 8] ^= 1 << bit % 8
