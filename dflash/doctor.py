@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dflash.host import HostFacts, look_at_host
-from envguard.findings import Check, Problem, run_checks
+from envguard.findings import Check, Problem, Repair, run_checks
 from envguard.guard import check_project
 from envguard.report import Report
 
@@ -21,7 +21,7 @@ MIN_FREE_BYTES = 1 * GIB
 
 def examine(project: Path | None = None, profile: str = "auto") -> Report:
     """Judge the running environment and this machine; raises as ``envguard.check_project`` does."""
-    return check_project(project, profile).plus(run_checks(CHECKS, look_at_host()))
+    return check_project(project, profile).plus(run_checks(CHECKS, look_at_host()), {"DFL": "Machine"})
 
 
 def _compiler(host: HostFacts) -> Iterable[Problem]:
@@ -90,7 +90,7 @@ def _command_line(host: HostFacts) -> Iterable[Problem]:
         yield Problem(
             subject=package,
             message=f"{package} cannot be imported, so other commands fail: {reason}",
-            fix=f"uv sync --locked --reinstall-package {package}",
+            repair=Repair(sync=True, reinstall=(package,)),
         )
 
 

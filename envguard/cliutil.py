@@ -99,7 +99,8 @@ def _explain(program: str, error: Exception) -> int:
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in OWN_PACKAGES:
         say(f"error: a package cannot be imported ({error}): the environment has drifted, run envguard doctor")
         return CRASHED
-    say(f"error: a bug in {program} ({type(error).__name__}: {error}): repeat with --debug and report the traceback")
+    advice = "run envguard doctor, and if it finds nothing, repeat with --debug and report the traceback"
+    say(f"error: a bug in {program} ({type(error).__name__}: {error}): {advice}")
     return CRASHED
 
 

@@ -20,8 +20,8 @@ from envguard.observe import Observation, observe
 from envguard.policy import load_policy
 from envguard.probes.uv_lock import check_lock
 from envguard.project import find_project
-from envguard.registry import CHECKS
-from envguard.repair import repair_command
+from envguard.registry import CHECKS, FAMILIES
+from envguard.repair import Workplace
 from envguard.report import Report
 
 
@@ -48,10 +48,10 @@ def check_project(
         judged=_judged(case.observation),
         findings=tuple(finding for finding in findings if finding.status != "skip"),
         skipped=tuple(finding for finding in findings if finding.status == "skip"),
-        repair=None
+        titles=FAMILIES,
+        workplace=None
         if not case.lock_exists and case.profile.unlocked
-        else repair_command(
-            [finding.repair for finding in findings],
+        else Workplace(
             uv=_uv(interpreter.prefix) or "uv",
             directory=case.lock.parent,
             venv=interpreter.prefix,

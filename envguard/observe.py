@@ -42,6 +42,8 @@ class Observation:
     distributions: tuple[Distribution, ...]
     directories: tuple[str, ...]
     """Importable directories at the top of site-packages."""
+    programs: frozenset[str]
+    """Names in the environment's ``bin``."""
     torch: TorchBuild | None
     torch_problem: str | None
     """Why the build could not be read although torch is there."""
@@ -65,7 +67,7 @@ def observe(
 
     Raises:
         UsageError: ``python`` is no interpreter.
-        ProbeError: site-packages cannot be listed, or ``with_gpus`` and the driver refuses.
+        ProbeError: site-packages or bin cannot be listed, or ``with_gpus`` and the driver refuses.
     """
     judged = interpreter.find_interpreter(python)
     installed = read_installed(judged.site_packages)
@@ -77,6 +79,7 @@ def observe(
         system=f"{sys.platform} {platform.machine()}",
         distributions=installed.distributions,
         directories=installed.directories,
+        programs=_list_programs(judged.prefix / "bin"),
         torch=torch,
         torch_problem=torch_problem,
         driver=driver,
@@ -84,6 +87,13 @@ def observe(
         gpus=gpu.gpus() if with_gpus else None,
         variables=tuple(sorted((k, v) for k, v in variables.items() if RELEVANT_VARIABLES.fullmatch(k))),
     )
+
+
+def _list_programs(directory: Path) -> frozenset[str]:
+    try:
+        return frozenset(os.listdir(directory))
+    except OSError as error:
+        raise ProbeError(f"{directory} cannot be listed ({error.strerror}): run uv sync --locked") from error
 
 
 def _probe(read: Callable[[], Fact]) -> tuple[Fact | None, str | None]:

@@ -1,7 +1,7 @@
 """Every check of an environment, in the order of the report. ``envguard list`` and ``explain`` are made from it.
 
 In: the families. Out: ``CHECKS`` and look-ups. Adding a check is adding it to its family's ``CHECKS``; adding a
-family is one line here.
+family is a line here and its title.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ CHECKS: tuple[Check[Inspection], ...] = (
     *build.CHECKS,
     *cuda.CHECKS,
 )
+
+FAMILIES = {"ENV": "Interpreter", "LCK": "Lock", "PKG": "Packages", "BLD": "Builds", "CUD": "CUDA"}
+"""Titles of the families, by the letters of their ids."""
 
 
 def find_check(check_id: str) -> Check[Inspection]:

@@ -9,16 +9,30 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.findings import NO_REPAIR, Repair
 
 
-def repair_command(repairs: Iterable[Repair], *, uv: str, directory: Path, venv: Path) -> str | None:
-    """Merge ``repairs`` into one command for the project in ``directory`` and the environment ``venv``."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workplace:
+    """Where a repair is done."""
+
+    uv: str
+    """The uv executable, as a shell finds it."""
+    directory: Path
+    """The project whose lock is synced."""
+    venv: Path
+    """The environment that was judged."""
+
+
+def repair_command(repairs: Iterable[Repair], workplace: Workplace) -> str | None:
+    """Merge ``repairs`` into one command for ``workplace``."""
     merged = _merge(repairs)
     if merged == NO_REPAIR:
         return None
+    uv, directory, venv = workplace.uv, workplace.directory, workplace.venv
     here = Path.cwd()
     place = [] if directory == here or directory in here.parents else ["--project", str(directory)]
     sync = [uv, "sync", "--locked", *place]

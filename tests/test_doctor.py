@@ -107,7 +107,7 @@ def test_a_foreign_package_of_our_name_is_named(tmp_path: Path) -> None:
     assert done.stdout.startswith(f"DFL004 import cache_tools finds {tmp_path}")
 
 
-def test_a_hollow_typer_is_named(host: HostFacts) -> None:
+def test_a_missing_typer_is_named(host: HostFacts) -> None:
     assert ids(replace(host, broken_imports=(("typer", "it is not on sys.path"),))) == ["DFL005"]
 
 

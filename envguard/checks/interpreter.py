@@ -11,10 +11,10 @@ from envguard.pkg import satisfies
 
 def _project_venv(case: Inspection) -> Iterable[Problem] | Skip:
     interpreter = case.observation.interpreter
-    if case.python_was_named:
-        return Skip(reason="the interpreter was named with --python")
     if interpreter.prefix.resolve() == case.project_venv.resolve():
         return ()
+    if case.python_was_named:
+        return Skip(reason="another interpreter than the project's was named with --python")
     problem = Problem(
         subject=str(interpreter.executable),
         message=f"this Python lives in {interpreter.prefix}, and uv sync would repair {case.project_venv}",

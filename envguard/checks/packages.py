@@ -76,7 +76,7 @@ def _unexpected(case: Inspection) -> Iterable[Problem] | Skip:
             message=f"{dist.name} {dist.version}".rstrip() + f" is installed, and {case.lock.name} does not name it",
             observed=dist.version,
             severity=case.policy.unexpected,
-            repair=SYNC,
+            repair=_removal(case, dist),
         )
         for dist in case.observation.distributions
         if not expected.knows(dist.name)
@@ -84,6 +84,16 @@ def _unexpected(case: Inspection) -> Iterable[Problem] | Skip:
         and not _matches(dist.name, case.policy.allow)
         and not _matches(dist.name, case.policy.forbid)
     ]
+
+
+def _removal(case: Inspection, dist: Distribution) -> Repair:
+    """Removing ``dist`` also removes the scripts that it overwrote: reinstall whose they were."""
+    robbed = {
+        other.name
+        for other in case.observation.distributions
+        if other.name != dist.name and not set(other.scripts).isdisjoint(dist.scripts)
+    }
+    return Repair(sync=True, reinstall=tuple(sorted(robbed)))
 
 
 def _forbidden(case: Inspection) -> Iterable[Problem]:
@@ -94,7 +104,7 @@ def _forbidden(case: Inspection) -> Iterable[Problem]:
                 subject=dist.name,
                 message=f"{dist.name} {dist.version} is installed, and {case.policy.path.name} forbids {glob}",
                 observed=dist.version,
-                repair=SYNC,
+                repair=_removal(case, dist),
             )
     for directory in case.observation.directories:
         if (glob := _matches(canonical(directory), case.policy.forbid)) and canonical(directory) not in names:
@@ -133,6 +143,19 @@ def _damaged(case: Inspection) -> Iterable[Problem]:
             if dist.has_record
             else Repair(sync=True, delete=(str(place),)),
         )
+
+
+def _scripts(case: Inspection) -> Iterable[Problem]:
+    for dist in case.observation.distributions:
+        for script in dist.scripts:
+            if script not in case.observation.programs:
+                place = case.observation.interpreter.prefix / "bin" / script
+                yield Problem(
+                    subject=dist.name,
+                    message=f"{dist.name} declares the command {script}, and {place} does not exist",
+                    expected=str(place),
+                    repair=Repair(sync=True, reinstall=(dist.name,)),
+                )
 
 
 CHECKS: tuple[Check[Inspection], ...] = (
@@ -181,5 +204,13 @@ CHECKS: tuple[Check[Inspection], ...] = (
         "the distribution.",
         fix="reinstall the distribution",
         run=_damaged,
+    ),
+    Check(
+        id="PKG010",
+        summary="every command that a distribution declares is in the environment's bin",
+        why="Two distributions can declare one command, and the last one installed owns it; removing that one takes "
+        "the command away from the other, which no package manager notices.",
+        fix="reinstall the distribution",
+        run=_scripts,
     ),
 )

@@ -28,6 +28,8 @@ class Distribution:
     """As METADATA says; from the directory's name where METADATA is damaged; "" where neither tells."""
     directory: str
     """The entry's own name in site-packages."""
+    scripts: tuple[str, ...]
+    """Console scripts that it declares."""
     installer: str | None
     """``uv``, ``pip``, …; None where the file is absent."""
     has_record: bool
@@ -88,7 +90,8 @@ def _read_distribution(path: Path, *, is_dir: bool) -> Distribution:
         name=canonical(name or dir_name),
         version=version or dir_version,
         directory=path.name,
-        installer=_read_installer(path / "INSTALLER"),
+        scripts=parse_scripts(_read_optional(path / "entry_points.txt")),
+        installer=_read_optional(path / "INSTALLER").strip() or None,
         has_record=has_record,
         problem="; ".join(problems) or None,
     )
@@ -111,9 +114,22 @@ def _read_headers(path: Path, problems: list[str]) -> dict[str, str]:
     return headers
 
 
-def _read_installer(path: Path) -> str | None:
+def parse_scripts(text: str) -> tuple[str, ...]:
+    """The names in the ``console_scripts`` section of an ``entry_points.txt``."""
+    section = ""
+    names: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("["):
+            section = line.strip().strip("[]")
+        elif section == "console_scripts" and "=" in line:
+            names.append(line.partition("=")[0].strip())
+    return tuple(names)
+
+
+def _read_optional(path: Path) -> str:
+    """The head of a file that the packaging rules do not require; "" where it is absent or unreadable."""
     try:
         with path.open("rb") as handle:
-            return handle.read(100).decode(errors="replace").strip() or None
-    except OSError:  # optional by the packaging rules, and nothing is judged by it
-        return None
+            return handle.read(MAX_HEADER_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

@@ -13,6 +13,7 @@ from typing import Literal
 
 from envguard import errors
 from envguard.findings import Finding
+from envguard.repair import Workplace, repair_command
 
 ReportStatus = Literal["pass", "warn", "fail", "error"]
 
@@ -31,8 +32,17 @@ class Report:
     """Everything that is not as it should be; () in a sound environment."""
     skipped: tuple[Finding, ...]
     """The checks that do not apply, with their reasons."""
-    repair: str | None
-    """One command for all that uv can repair."""
+    titles: dict[str, str]
+    """Titles of the families of checks, by the letters of their ids."""
+    workplace: Workplace | None
+    """Where uv would repair; None where it cannot, for want of a lock."""
+
+    @property
+    def repair(self) -> str | None:
+        """One command for all that uv can repair; None where there is nothing for it to do."""
+        if self.workplace is None:
+            return None
+        return repair_command((finding.repair for finding in self.findings), self.workplace)
 
     @property
     def status(self) -> ReportStatus:
@@ -49,11 +59,12 @@ class Report:
         """0 (warnings included), 1 or 3, as ``docs/exit-codes.md`` has them."""
         return {"error": errors.CRASHED, "fail": errors.FINDINGS}.get(self.status, errors.OK)
 
-    def plus(self, others: Iterable[Finding]) -> Report:
-        """This report with the findings of another registry's checks."""
+    def plus(self, others: Iterable[Finding], titles: dict[str, str]) -> Report:
+        """This report with the findings of another registry's checks, and the titles of its families."""
         more = tuple(others)
         return dataclasses.replace(
             self,
+            titles={**self.titles, **titles},
             findings=self.findings + tuple(finding for finding in more if finding.status != "skip"),
             skipped=self.skipped + tuple(finding for finding in more if finding.status == "skip"),
         )

@@ -8,15 +8,6 @@ from __future__ import annotations
 from envguard.findings import Finding
 from envguard.report.model import Report
 
-FAMILIES = {
-    "ENV": "Interpreter",
-    "LCK": "Lock",
-    "PKG": "Packages",
-    "BLD": "Builds",
-    "CUD": "CUDA",
-}
-"""Title of a group by the letters of its ids; other letters are their own title."""
-
 _RANK = {"error": 0, "fail": 1, "warn": 2, "skip": 3}
 
 
@@ -24,7 +15,7 @@ def render(report: Report) -> str:
     """The report as lines with a newline at the end."""
     lines = [f"{report.judged}; profile {report.profile}", ""]
     for family, findings in _groups(report.findings):
-        lines.append(FAMILIES.get(family, family))
+        lines.append(report.titles[family])
         for finding in findings:
             lines.append(f"  {finding.status:<5} {finding.id}  {finding.message}")
             lines.append(f"                {finding.fix}")

@@ -96,6 +96,12 @@ def make_wheel(directory: Path, name: str, version: str, files: dict[str, str], 
     return wheel
 
 
+def console_script(name: str, version: str, command: str) -> dict[str, str]:
+    """The file of a wheel that declares ``command``."""
+    text = f"[gui_scripts]\nwindow = {name}:main\n\n[console_scripts]\n{command} = {name}:main\n"
+    return {f"{name}-{version}.dist-info/entry_points.txt": text}
+
+
 def _record_hash(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
@@ -154,6 +160,9 @@ def make_scratch(root: Path, cache: Path) -> Scratch:
         requires = ("beta==1.0",) if name == "alpha" else ()
         for version in ("1.0", "2.0"):
             make_wheel(wheels, name, version, {f"{name}/__init__.py": f"version = {version!r}\n"}, requires)
+    for name in ("alpha", "thief"):  # two owners of one command
+        requires = ("beta==1.0",) if name == "alpha" else ()
+        make_wheel(wheels, name, "1.0", {f"{name}/__init__.py": "", **console_script(name, "1.0", "say")}, requires)
     make_wheel(wheels, "old_python", "1", {"old_python.py": ""})
     make_wheel(wheels, "torch", "2.11.0", {"torch/__init__.py": "", "torch/version.py": torch_version_file()})
     (root / "pyproject.toml").write_text(PYPROJECT)

@@ -88,6 +88,8 @@ DRIFT: dict[str, tuple[Callable[[Scratch], object], str, str]] = {
     "METADATA gone": (unlink("METADATA"), "PKG006", "alpha"),
     "RECORD gone": (unlink("RECORD"), "PKG006", "alpha"),
     "left over from pip": (lambda s: (s.site_packages / "~lpha-1.0.dist-info").mkdir(), "PKG006", "~lpha"),
+    "command gone": (lambda s: (s.python.parent / "say").unlink(), "PKG010", "alpha"),
+    "command stolen": (lambda s: s.install("thief", "1.0"), "PKG003", "thief"),
     "other build of torch": (edit_torch(torch_version_file("+cu128", "12.8")), "BLD001", "torch"),
     "other commit of torch": (edit_torch(torch_version_file(git="f" * 40)), "BLD001", "torch"),
     "torch/version.py cut": (edit_torch("__version__ = '2.11"), "BLD001", "torch"),
