@@ -139,14 +139,14 @@ def _damaged(case: Inspection) -> Iterable[Problem]:
             subject=dist.name,
             message=f"{dist.directory} is damaged: {dist.problem}",
             fix=None if dist.has_record else f"delete {place}, which uv cannot uninstall, then uv sync --locked",
-            repair=Repair(sync=True, reinstall=(dist.name,))
-            if dist.has_record
-            else Repair(sync=True, delete=(str(place),)),
+            repair=_reinstall(case, dist) if dist.has_record else Repair(sync=True, delete=(str(place),)),
         )
 
 
 def _scripts(case: Inspection) -> Iterable[Problem]:
     for dist in case.observation.distributions:
+        if case.expected is not None and not case.expected.knows(dist.name):
+            continue  # not ours to repair: PKG003 judges whether it may be here at all
         for script in dist.scripts:
             if script not in case.observation.programs:
                 place = case.observation.interpreter.prefix / "bin" / script
@@ -154,8 +154,14 @@ def _scripts(case: Inspection) -> Iterable[Problem]:
                     subject=dist.name,
                     message=f"{dist.name} declares the command {script}, and {place} does not exist",
                     expected=str(place),
-                    repair=Repair(sync=True, reinstall=(dist.name,)),
+                    repair=_reinstall(case, dist),
                 )
+
+
+def _reinstall(case: Inspection, dist: Distribution) -> Repair:
+    """uv reinstalls only what the lock names."""
+    known = case.expected is not None and case.expected.knows(dist.name)
+    return Repair(sync=True, reinstall=(dist.name,) if known else ())
 
 
 CHECKS: tuple[Check[Inspection], ...] = (

@@ -5,6 +5,8 @@ No colour and no width of a terminal: it reads the same in a log file.
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from envguard.findings import Finding
 from envguard.report.model import Report
 
@@ -16,9 +18,9 @@ def render(report: Report) -> str:
     lines = [f"{report.judged}; profile {report.profile}", ""]
     for family, findings in _groups(report.findings):
         lines.append(report.titles[family])
-        for finding in findings:
-            lines.append(f"  {finding.status:<5} {finding.id}  {finding.message}")
-            lines.append(f"                {finding.fix}")
+        for fix, same in groupby(findings, key=lambda each: each.fix):
+            lines += [f"  {finding.status:<5} {finding.id}  {finding.message}" for finding in same]
+            lines.append(f"                 fix: {fix}")
         lines.append("")
     lines += [f"skip   {finding.id}  {finding.message}" for finding in report.skipped]
     lines.append(_verdict(report))
