@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from cache_tools.errors import CorruptError, IncompatibleError, storage_errors
 from cache_tools.manifest import ManifestEntry
 from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_restore
 from cache_tools.relocate import expand, is_group
-from cache_tools.snapshot import Progress
+from cache_tools.snapshot import WRITERS, Progress
 from cache_tools.target import check_target, exchange, make_parents
 from envguard import atomic
 
@@ -89,20 +90,25 @@ def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> in
     """Write every file that is needed, verified and durable, under ``staging``; the bytes written."""
     needed = [entry for action, entry in plan.actions if action in (Action.ADD, Action.REPAIR)]
     total, done = sum(entry.size for entry in needed), 0
-    for entry in needed:
-        data = _content(plan, entry)
-        file = make_parents(staging, entry.path) / entry.path.rpartition("/")[2]
-        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755 if entry.executable else 0o644)
-        with os.fdopen(fd, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(fd)
-        done += entry.size
-        if on_progress:
-            on_progress(done, total)
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for size in pool.map(lambda entry: _stage_one(plan, staging, entry), needed):
+            done += size
+            if on_progress:
+                on_progress(done, total)
     for folder, _, _ in os.walk(staging):
         atomic.fsync_dir(Path(folder))
     return done
+
+
+def _stage_one(plan: RestorePlan, staging: Path, entry: ManifestEntry) -> int:
+    data = _content(plan, entry)
+    file = make_parents(staging, entry.path) / entry.path.rpartition("/")[2]
+    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755 if entry.executable else 0o644)
+    with os.fdopen(fd, "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(fd)
+    return len(data)
 
 
 def _content(plan: RestorePlan, entry: ManifestEntry) -> bytes:

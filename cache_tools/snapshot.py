@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,8 @@ RETRY_SECONDS = 0.02
 """Writers rename complete files into place, so a file that changes under us has settled by then."""
 TICK_NS = 10_000_000
 """Time stamps of files advance in steps of up to 10 ms: two writes within one step look like none."""
+WRITERS = 8
+"""Threads: each small file waits for its own sync, and a file system serves several syncs at once."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
@@ -113,24 +116,33 @@ def snapshot(
 def _take(
     store: Store, cache_dir: Path, wanted: list[Entry], skipped: Counter[str], on_progress: Progress | None
 ) -> tuple[list[ManifestEntry], int]:
-    total, done, written = sum(entry.size for entry in wanted), 0, 0
+    total, done = sum(entry.size for entry in wanted), 0
     entries: list[ManifestEntry] = []
-    for entry in wanted:
-        content = _content(cache_dir, entry)
-        if isinstance(content, str):
-            skipped[content] += 1
-        else:
-            digest = sha256_bytes(content)
-            written += store.add_blob(content, digest)
-            entries.append(
-                ManifestEntry(
-                    path=entry.path, kind=entry.kind, size=len(content), sha256=digest, executable=entry.executable
-                )
-            )
-        done += entry.size
-        if on_progress:
-            on_progress(done, total)
-    return entries, written
+    written: set[str] = set()
+    with ThreadPoolExecutor(WRITERS) as pool:
+        for entry, kept in zip(wanted, pool.map(lambda one: _keep(store, cache_dir, one), wanted), strict=True):
+            if isinstance(kept, str):
+                skipped[kept] += 1
+            else:
+                entries.append(kept[0])
+                written.update({kept[0].sha256} if kept[1] else ())
+            done += entry.size
+            if on_progress:
+                on_progress(done, total)
+    return entries, len(written)
+
+
+def _keep(store: Store, cache_dir: Path, entry: Entry) -> tuple[ManifestEntry, bool] | str:
+    """Store one file: its entry and whether its blob is new, or the reason to leave it out."""
+    content = _content(cache_dir, entry)
+    if isinstance(content, str):
+        return content
+    digest = sha256_bytes(content)
+    new = store.add_blob(content, digest)
+    kept = ManifestEntry(
+        path=entry.path, kind=entry.kind, size=len(content), sha256=digest, executable=entry.executable
+    )
+    return kept, new
 
 
 def _content(cache_dir: Path, entry: Entry) -> bytes | str:

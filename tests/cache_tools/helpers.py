@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -95,12 +96,11 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
 
 
 def _arm(step: int) -> None:
-    left = [step]
+    steps = itertools.count(1)  # its next() is atomic among threads
 
     def fatal(function: Callable[..., object]) -> Callable[..., object]:
         def wrapped(*args: object, **kwargs: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
+            if next(steps) == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             return function(*args, **kwargs)
 
