@@ -70,6 +70,7 @@ def quarantine(cache_dir: Path, bad: Iterable[BadFile]) -> Quarantine:
     Raises:
         StorageError: the file system refuses.
     """
+    cache_dir = Path(os.path.abspath(cache_dir))  # "." has no name to put a suffix on
     folder = cache_dir.with_name(f"{cache_dir.name}.quarantine-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     moved: list[BadFile] = []
     busy: list[BadFile] = []

@@ -64,9 +64,10 @@ def test_what_others_can_write_is_told(cache: Path) -> None:
     assert "everybody" in found(cache, deep=True)[helpers.NATIVE]
 
 
-def test_quarantine_moves_and_keeps_the_path(cache: Path) -> None:
+def test_quarantine_moves_and_keeps_the_path(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cache / helpers.NATIVE).write_bytes(b"")
-    done = quarantine(cache, check_live(cache))
+    monkeypatch.chdir(cache)
+    done = quarantine(Path(), check_live(Path()))
     assert done.folder is not None
     assert done.folder.parent == cache.parent
     assert done.folder.name.startswith("cache.quarantine-")
