@@ -75,8 +75,8 @@ def _disk(host: HostFacts) -> Iterable[Problem]:
 
 def _imports(host: HostFacts) -> Iterable[Problem]:
     for package, origin in host.origins:
-        if origin != host.source:
-            found = origin / package if origin else "nowhere"
+        if origin != host.source / package:
+            found = origin or "nothing"
             yield Problem(
                 subject=package,
                 message=f"import {package} finds {found}, and this project's is {host.source / package}",

@@ -51,7 +51,7 @@ class HostFacts:
     free_bytes: tuple[tuple[Path, int], ...]
     """Free space at the cache directory and at the current directory."""
     origins: tuple[tuple[str, Path | None], ...]
-    """Where ``import`` would find each of our packages: the directory that holds the package; None where nowhere."""
+    """Where ``import`` would find each of our packages; None where nowhere."""
     source: Path
     """The directory that holds the code that is running."""
     broken_imports: tuple[tuple[str, str], ...]
@@ -81,7 +81,7 @@ def look_at_host(environ: Mapping[str, str] = os.environ, *, platform: str = sys
 def look_at_cache_dir(environ: Mapping[str, str]) -> CacheDir:
     """The compile cache directory of ``environ``."""
     path = default_cache_dir(environ)
-    existing = next(each for each in (path, *path.parents) if each.exists())
+    existing = next(each for each in (path, *path.parents) if os.path.exists(each))  # False where one may not look
     return CacheDir(
         path=path,
         configured=environ.get(CACHE_VARIABLE),
@@ -94,8 +94,8 @@ def look_at_cache_dir(environ: Mapping[str, str]) -> CacheDir:
 
 def _origin(package: str) -> Path | None:
     spec = PathFinder.find_spec(package)
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return Path(places[0]).resolve().parent if places else None
+    places = [*(spec.submodule_search_locations or ()), spec.origin] if spec else []
+    return next((Path(place).resolve() for place in places if place is not None), None)
 
 
 def _why_broken(package: str) -> str | None:

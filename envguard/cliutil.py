@@ -30,21 +30,13 @@ class _CommandLineError(Protocol):
     def format_message(self) -> str: ...
 
 
-def run(
-    program: str,
-    command: Callable[[list[str]], object],
-    arguments: Sequence[str] | None = None,
-    *,
-    interrupts: tuple[type[BaseException], ...] = (),
-) -> int:
+def run(program: str, command: Callable[[list[str]], object], arguments: Sequence[str] | None = None) -> int:
     """Call ``command`` with the arguments (``sys.argv`` by default) and return the exit code.
 
-    An int that ``command`` returns is the code, anything else is 0. ``interrupts`` are exceptions that mean the same
-    as Ctrl-C, such as ``typer.Abort``. ``SystemExit`` passes through.
+    An int that ``command`` returns is the code, anything else is 0. ``SystemExit`` passes through.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug, rest = split_debug(given)
-    stops: tuple[type[BaseException], ...] = (KeyboardInterrupt, *interrupts)
     debug = debug or bool(os.environ.get(f"{program.upper().replace('-', '_')}_DEBUG"))
     try:
         result = command(rest)
@@ -52,7 +44,7 @@ def run(
         return result if isinstance(result, int) else OK
     except BrokenPipeError:
         return _closed_pipe()
-    except stops:
+    except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
     except Exception as error:

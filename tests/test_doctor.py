@@ -142,6 +142,21 @@ def test_usage_errors_are_one_line_and_exit_2(arguments: tuple[str, ...], messag
     assert done.stderr.count("\n") == 1
 
 
+def test_a_closed_pipe_is_quiet_under_typer() -> None:
+    script = (
+        "import sys, typer\nfrom envguard.cliutil import run, write_out\napp = typer.Typer()\n"
+        "@app.command()\ndef show():\n    write_out('data')\n"
+        "sys.exit(run('dflash', lambda arguments: app(args=arguments, standalone_mode=False), []))\n"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_doctor_outside_a_project_is_exit_2_unless_it_is_named(tmp_path: Path) -> None:
     assert dflash("doctor", cwd=tmp_path).returncode == 2
     assert dflash("doctor", "--project", str(ROOT), cwd=tmp_path).returncode == 0

@@ -15,7 +15,7 @@ SYNC = Repair(sync=True)
 
 
 def _matches(name: str, globs: tuple[str, ...]) -> str | None:
-    return next((glob for glob in globs if fnmatchcase(name, glob.lower())), None)
+    return next((glob for glob in globs if fnmatchcase(name, canonical(glob))), None)
 
 
 def _is_leftover(dist: Distribution) -> bool:
