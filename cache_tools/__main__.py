@@ -2,4 +2,4 @@
 
 from cache_tools.cli import main
 
-main()
+raise SystemExit(main())

@@ -6,13 +6,14 @@ everything else is imported inside the commands.
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from envguard.errors import CORRUPT, OK, ToolError, UsageError
+from envguard import cliutil
+from envguard.errors import CORRUPT, OK, UsageError
 
 if TYPE_CHECKING:
     from cache_tools.verify import Verification
@@ -70,9 +71,9 @@ def snapshot_command(
         )
         return
     state = f"{done.blobs_written} new blobs" if done.new else "unchanged"
-    print(f"{name}  {done.id[: render.SHORT]}  {done.entries} entries, {render.human_bytes(done.bytes)}, {state}")
+    render.out(f"{name}  {done.id[: render.SHORT]}  {done.entries} entries, {render.human_bytes(done.bytes)}, {state}")
     if left := ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()):
-        render.talk(f"left out: {left}")
+        cliutil.say(f"left out: {left}")
 
 
 @app.command("restore")
@@ -100,7 +101,7 @@ def restore_command(
     plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode)
     refused = bool(plan.comparison.fatal) and not force
     for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
-        render.talk(render.field_line(field))  # a refusal names the fatal ones itself
+        cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
     if dry_run or refused:
         report.print_plan(plan, status="refused" if refused else "planned", json=json)
     if dry_run and not refused:
@@ -111,7 +112,7 @@ def restore_command(
         render.emit_json({"status": "restored", **report.plan_document(plan), **counts, "bytes": done.bytes})
         return
     line = f"{done.added} added, {done.repaired} repaired, {done.present} present, {done.kept} kept"
-    print(f"{plan.id[: render.SHORT]} -> {plan.target}: {line} ({render.human_bytes(done.bytes)} written)")
+    render.out(f"{plan.id[: render.SHORT]} -> {plan.target}: {line} ({render.human_bytes(done.bytes)} written)")
 
 
 @app.command("list")
@@ -128,12 +129,12 @@ def list_command(store: StoreOption = None, json: JsonOption = False) -> None:
     if json:
         render.emit_json({"store": str(root), "snapshots": rows})
     elif rows:
-        print(report.listing_table(rows))
+        render.out(report.listing_table(rows))
     else:
-        render.talk(f"no snapshots in {root}; make one with: dflash cache snapshot --name NAME")
+        cliutil.say(f"no snapshots in {root}; make one with: dflash cache snapshot --name NAME")
     for one in found:
         if one.problem:
-            render.talk(f"error: {one.problem}")
+            cliutil.say(f"error: {one.problem}")
     raise typer.Exit(CORRUPT if any(one.problem for one in found) else OK)
 
 
@@ -170,14 +171,10 @@ def verify_command(
     raise typer.Exit(CORRUPT if remaining or (checked and checked.problems) else OK)
 
 
-def main() -> None:
-    """Run the commands; a ``ToolError`` is one line and its exit code, with ``--debug`` also a traceback."""
-    debug = "--debug" in sys.argv[1:]
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    try:
-        app(arguments, prog_name="cache-tools")
-    except ToolError as error:
-        if debug:
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script; returns the exit code."""
+
+    def command(given: list[str]) -> object:
+        return app(args=given, prog_name="cache-tools", standalone_mode=False)
+
+    return cliutil.run("cache-tools", command, arguments)

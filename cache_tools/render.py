@@ -1,6 +1,6 @@
 """What the commands print: plain aligned text for people, JSON with a schema for programs, progress on a terminal.
 
-In: results of the library. Out: strings, or lines on stdout (data) and stderr (talk). It decides nothing.
+In: results of the library. Out: strings, or lines on stdout. It decides nothing.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ import time
 from collections.abc import Mapping, Sequence
 
 from cache_tools.fingerprint import Comparison, FieldComparison
+from envguard.cliutil import write_out
 
 SCHEMA = 1
 SHORT = 12
 """Digits of an id that people see."""
 
 
+def out(line: str) -> None:
+    """One line of data on stdout; a reader that has gone ends the program quietly."""
+    write_out(f"{line}\n")
+
+
 def emit_json(document: Mapping[str, object]) -> None:
-    """Print one JSON document on stdout."""
-    print(json.dumps({"schema": SCHEMA, **document}, indent=2))
-
-
-def talk(line: str) -> None:
-    """Print one line on stderr."""
-    print(line, file=sys.stderr)
+    """One JSON document on stdout."""
+    out(json.dumps({"schema": SCHEMA, **document}, indent=2))
 
 
 def human_bytes(count: int) -> str:

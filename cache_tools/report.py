@@ -11,7 +11,7 @@ from pathlib import Path
 from cache_tools.fingerprint import Fingerprint, compare
 from cache_tools.live import BadFile, Quarantine
 from cache_tools.plan import Action, RestorePlan
-from cache_tools.render import SHORT, emit_json, field_json, human_bytes, table, verdict
+from cache_tools.render import SHORT, emit_json, field_json, human_bytes, out, table, verdict
 from cache_tools.verify import Listed, Verification
 
 
@@ -34,7 +34,7 @@ def print_plan(plan: RestorePlan, *, status: str, json: bool) -> None:
         return
     how = "the whole directory at once" if plan.whole else "file by file"
     words = ", ".join(f"{count} to {word}" for word, count in counts.items() if count and word != Action.PRESENT)
-    print(f"{plan.id[:SHORT]} -> {plan.target}, {how}: {words or 'nothing to do'}, {counts['present']} present")
+    out(f"{plan.id[:SHORT]} -> {plan.target}, {how}: {words or 'nothing to do'}, {counts['present']} present")
 
 
 def listing(found: Sequence[Listed], here: Fingerprint | None) -> list[dict[str, object]]:
@@ -108,12 +108,12 @@ def print_verification(
     """What ``verify`` found, for people."""
     if checked:
         for problem in checked.problems:
-            print(f"corrupt: {problem.path}: {problem.reason}")
+            out(f"corrupt: {problem.path}: {problem.reason}")
         state = f"{len(checked.problems)} corrupt" if checked.problems else "all intact"
-        print(f"store: {checked.snapshots} snapshots, {checked.blobs} blobs: {state}")
+        out(f"store: {checked.snapshots} snapshots, {checked.blobs} blobs: {state}")
     if live:
         moved = repaired.moved if repaired else ()
         for file in bad:
-            print(f"{'moved' if file in moved else 'bad'}: {file.path}: {file.reason}")
+            out(f"{'moved' if file in moved else 'bad'}: {file.path}: {file.reason}")
         where = f", {len(moved)} moved to {repaired.folder}" if repaired and repaired.folder else ""
-        print(f"{live}: {len(bad)} bad files{where}")
+        out(f"{live}: {len(bad)} bad files{where}")

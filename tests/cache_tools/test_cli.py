@@ -156,8 +156,17 @@ def test_no_store_yet_is_an_empty_list(cli: Cli) -> None:
     assert cli.json("list")["snapshots"] == []
 
 
-def test_debug_shows_the_traceback(cli: Cli) -> None:
-    assert "Traceback" in cli.run("restore", "nope", "--debug", rc=1).stderr
+def test_debug_shows_the_traceback(ready: Cli) -> None:
+    done = ready.run("restore", "nope", "--debug", rc=2)
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_a_reader_that_went_away_is_no_failure_of_ours(ready: Cli) -> None:
+    command = f"{sys.executable} -m cache_tools list --store {ready.store} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stdout in ("141\n", "0\n")  # 0: written before the reader went
+    assert done.stderr == ""
 
 
 def test_importing_the_commands_costs_only_typer() -> None:
