@@ -8,7 +8,8 @@ from __future__ import annotations
 import typer
 
 from cache_tools.cli import app as cache_app
-from dflash.cli import doctor
+from dflash.cli import data, doctor
+from dflash.cli import train as train_command
 
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 findings or the run failed, 2 usage or config error, 3 a check crashed, "
@@ -25,4 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("doctor")(doctor.doctor)
+app.command("train")(train_command.train)
 app.add_typer(cache_app, name="cache")
+app.add_typer(data.app, name="data")

@@ -1,0 +1,129 @@
+"""Checkpoints: one atomic directory holding the whole loop state, and reading it back only if every byte is right.
+
+In: a drafter, its optimizer and the step. Out: ``step_XXXXXXXX/`` with ``state.safetensors`` (float32 masters and
+moments) and ``state.json`` (step, shape, configuration, data, sha256 of the tensors). There is no random state to save:
+rows and anchors are functions of (seed, step). A checkpoint casts nothing; serving files come from ``export.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dflash.drafter import Drafter, DrafterShape
+from dflash.errors import InputError
+from dflash.optim import MasterAdamW
+from envguard.atomic import new_directory, sha256_file
+
+SCHEMA = 1
+_NAME = re.compile(r"step_(\d{8})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A checkpoint as read."""
+
+    path: Path
+    step: int
+    """Optimizer steps done."""
+    shape: DrafterShape
+    config: dict[str, Any]
+    target_fingerprint: str
+    target_model: str
+    data_digest: str
+    tensors: dict[str, Tensor]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The drafter's float32 weights by serving name."""
+        return {name.removeprefix("master."): t for name, t in self.tensors.items() if name.startswith("master.")}
+
+
+def save_checkpoint(
+    directory: Path,
+    *,
+    step: int,
+    drafter: Drafter,
+    optimizer: MasterAdamW,
+    config: dict[str, Any],
+    target_fingerprint: str,
+    data_digest: str,
+    keep: int,
+) -> Path:
+    """Write ``directory/step_XXXXXXXX`` and delete all but the newest ``keep``; a checkpoint of this step stays as it is."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"step_{step:08d}"
+    if not path.exists():
+        with new_directory(path) as temp:
+            tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.state_tensors().items()}
+            save_file(tensors, temp / "state.safetensors")
+            state = {
+                "schema": SCHEMA,
+                "step": step,
+                "shape": asdict(drafter.shape),
+                "config": config,
+                "target_fingerprint": target_fingerprint,
+                "data_digest": data_digest,
+                "torch": torch.__version__,
+                "sha256": sha256_file(temp / "state.safetensors"),
+            }
+            (temp / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+    for old in list_checkpoints(directory)[:-keep]:
+        shutil.rmtree(old)
+    return path
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """Complete checkpoints, oldest first (a name appears only when its content is durable)."""
+    if not directory.is_dir():
+        return []
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir())
+
+
+def find_checkpoint(path: Path) -> Path:
+    """A checkpoint directory itself, or the newest of a run directory or its ``checkpoints``.
+
+    Raises:
+        InputError: there is none.
+    """
+    if (path / "state.json").is_file():
+        return path
+    for directory in (path, path / "checkpoints"):
+        if found := list_checkpoints(directory):
+            return found[-1]
+    raise InputError(f"{path}: no checkpoint here; expected a step_XXXXXXXX directory or a run directory holding some")
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read and verify one checkpoint directory.
+
+    Raises:
+        InputError: missing, damaged, or of another schema: never a silent start from scratch.
+    """
+    try:
+        state = json.loads((path / "state.json").read_text())
+        if state["schema"] != SCHEMA:
+            raise InputError(f"{path}: checkpoint schema {state['schema']}, this version reads {SCHEMA}")
+        if sha256_file(path / "state.safetensors") != state["sha256"]:
+            raise InputError(f"{path / 'state.safetensors'}: damaged (its sha256 differs from state.json)")
+        shape = dict(state["shape"], target_layer_ids=tuple(state["shape"]["target_layer_ids"]))
+        return Checkpoint(
+            path=path,
+            step=state["step"],
+            shape=DrafterShape(**shape),
+            config=state["config"],
+            target_fingerprint=state["target_fingerprint"],
+            target_model=state["config"]["target"]["model"],
+            data_digest=state["data_digest"],
+            tensors=load_file(path / "state.safetensors"),
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise InputError(f"{path}: damaged checkpoint: {type(error).__name__}: {error}") from None

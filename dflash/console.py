@@ -1,0 +1,49 @@
+"""Talk and progress on stderr: a rich bar on a terminal, one plain line a stage elsewhere. stdout stays for data."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+log = logging.getLogger("dflash")
+
+
+def say(line: str) -> None:
+    """One line of talk: on stderr, and into the run's log where there is one."""
+    log.info(line)
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def stage(name: str, *, steps: int) -> Iterator[Callable[[], None]]:
+    """A piece of work of ``steps`` parts; yields the function that marks one as done.
+
+    On a terminal it is a bar with percentage and time left; elsewhere one line at the end with the seconds it took.
+    """
+    started = time.monotonic()
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(name, total=steps)
+            yield lambda: progress.advance(task)
+    else:
+        yield lambda: None
+    say(f"{name}: {time.monotonic() - started:.1f} s")
+
+
+def quiet_libraries() -> None:
+    """Keep transformers' and datasets' own bars and notes off our stderr: ``stage`` shows the progress."""
+    os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported; the GGUF reader's bar knows no other switch
+    import datasets
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    datasets.disable_progress_bars()

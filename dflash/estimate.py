@@ -1,0 +1,48 @@
+"""What a run would need: graphs, parameters and disk, from the configuration and the target's files alone.
+
+In: a configuration. Out: lines for ``dflash train --dry-run``. Loads the target (mmap) and the data, runs nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from dflash.config import Config
+from dflash.data import pack
+from dflash.devices import pick_device, target_dtype
+from dflash.drafter import Drafter
+from dflash.features import cache_bytes
+from dflash.prepare import read_prepared
+from dflash.target import load_target, locate_target
+from dflash.train import drafter_shape
+
+STATE_BYTES = 12  # a parameter in a checkpoint: float32 master and two float32 moments
+
+
+def describe(config: Config) -> list[str]:
+    """Lines: data, drafter, graphs to compile, disk needed."""
+    device = pick_device(config.run.device)
+    target = load_target(locate_target(config.target.model), device=torch.device("cpu"), dtype=torch.float32)
+    shape = drafter_shape(config, target)
+    prepared, documents = read_prepared(Path(config.data.path))
+    rows, left_out = pack(documents, config.data.row_tokens)
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in Drafter(shape).parameters())
+    block_tokens = config.data.anchors_per_row * shape.block_size
+    feature_bytes = cache_bytes(
+        rows, len(shape.target_layer_ids) * shape.target_hidden_size, target_dtype(config.target.dtype, device)
+    )
+    checkpoint_bytes = parameters * STATE_BYTES
+    kept = min(config.run.keep_checkpoints + 1, -(-config.run.steps // config.run.checkpoint_every))
+    cached = config.target.features == "cached"
+    return [
+        f"data: {len(documents)} documents in {len(rows)} rows, {prepared.skipped_short + left_out} samples left out",
+        f"drafter: {parameters / 1e6:.1f} M parameters, taps {list(shape.target_layer_ids)} of "
+        f"{shape.num_target_layers} target layers",
+        f"graphs to compile: 1 (drafter step: {config.data.rows_per_step} rows of {config.data.row_tokens} tokens, "
+        f"{block_tokens} block tokens, forward and backward)" if config.compile.enabled else "graphs to compile: none",
+        f"disk needed: {checkpoint_bytes * kept / 2**20:.0f} MiB for checkpoints, "
+        f"{(feature_bytes if cached else 0) / 2**20:.0f} MiB for cached features",
+    ]

@@ -1,0 +1,1 @@
+"""What ran, how it ended, and the evidence it left."""
