@@ -22,11 +22,12 @@ MAX_ENTRY_BYTES = 1 << 30
 """The largest file that a snapshot holds; inductor's largest are a few MB."""
 MAX_ENTRIES = 1_000_000
 MAX_PATH_PARTS = 16
+MAX_BUILD_MS = 7 * 24 * 3600 * 1000
 
 ID = re.compile(r"[0-9a-f]{64}")
 _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 TEXT = re.compile(r"[\x20-\x7e]{1,256}")
-_KEYS = {"compile_id", "created", "entries", "fingerprint", "format", "parent", "tool"}
+_KEYS = {"build_ms", "compile_id", "created", "entries", "fingerprint", "format", "parent", "tool"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +56,8 @@ class Manifest:
     """Name and version of the writer."""
     parent: str | None
     """Id of the snapshot that this one grew from."""
+    build_ms: int | None = None
+    """Milliseconds that compiling these entries took where they were made: what a restore saves; None if unknown."""
     entries: tuple[ManifestEntry, ...]
     """Sorted by path."""
 
@@ -79,6 +82,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "created": manifest.created,
         "tool": manifest.tool,
         "parent": manifest.parent,
+        "build_ms": manifest.build_ms,
         "entries": [
             {
                 "path": entry.path,
@@ -135,6 +139,7 @@ def _manifest(document: object) -> Manifest:
         created=_text(fields["created"], _CREATED, "created"),
         tool=_text(fields["tool"], TEXT, "tool"),
         parent=None if fields["parent"] is None else _text(fields["parent"], ID, "parent"),
+        build_ms=None if fields["build_ms"] is None else _milliseconds(fields["build_ms"]),
         entries=tuple(_entry(entry) for entry in entries),
     )
     _check_paths([entry.path for entry in manifest.entries])
@@ -197,6 +202,12 @@ def _fingerprint(value: object) -> Fingerprint:
             raise _Refused(f"fingerprint.values.{name:.40} must be a string or null")
         checked[name] = observed
     return Fingerprint(key_version=version, values=checked)
+
+
+def _milliseconds(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_BUILD_MS:
+        raise _Refused(f"build_ms is {value!r:.40}; allowed: 0 to {MAX_BUILD_MS}")
+    return value
 
 
 def _object(value: object, where: str) -> dict[str, object]:

@@ -67,6 +67,7 @@ def _row(one: Listed, fits: str) -> dict[str, object]:
         "cpu_isa": values.get("cpu_isa"),
         "gpu": values.get("gpu_name"),
         "compile_id": content.compile_id if content else None,
+        "build_ms": content.build_ms if content else None,
         "created": content.created if content else None,
         "fits": fits,
         "problem": one.problem,

@@ -66,11 +66,12 @@ def snapshot(
     compile_id: str | None = None,
     only: frozenset[str] | None = None,
     parent: str | None = None,
+    build_ms: int | None = None,
     on_progress: Progress | None = None,
 ) -> SnapshotResult:
     """Snapshot ``cache_dir`` as ``name``; ``only``: relative paths to take, None for everything.
 
-    ``parent`` is the snapshot that this one grew from; by default the one that ``name`` stood for.
+    ``build_ms`` is how long compiling them took, if known. ``parent`` is the snapshot that this one grew from; by default the one that ``name`` stood for.
 
     Raises:
         UsageError: a bad name or compile id, no such directory, or nothing in it to keep.
@@ -96,6 +97,7 @@ def snapshot(
             created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             tool=f"dflash-toolkit {_version()}",
             parent=parent or previous,
+            build_ms=build_ms,
             entries=tuple(entries),
         )
         if previous and _same(store.read_manifest(previous), content):
@@ -184,7 +186,7 @@ def _read_settled(path: Path) -> bytes | str:
 
 
 def _same(old: Manifest, new: Manifest) -> bool:
-    """Whether two snapshots differ at most in when, by what and from what they were made."""
+    """Whether two snapshots differ at most in when, by what, from what and how fast they were made."""
     return (old.fingerprint, old.compile_id, old.entries) == (new.fingerprint, new.compile_id, new.entries)
 
 

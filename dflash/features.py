@@ -1,7 +1,7 @@
 """Target features for a batch: from the running target, or from a cache on disk, with the same values.
 
 In: a ``Batch``. Out: [R, T, N*D]. Features are always computed row by row: each document of the row is run on its own
-(right-padded side by side), so no document sees another whatever the target's architecture, and a cached row holds
+(right padding is invisible to a causal model), so no document sees another whatever the target's architecture, and a cached row holds
 exactly what the online source computes. The cache is one array file and a record with a checksum for every row; it is
 complete or absent, and keyed by target, data, taps, packing and dtype.
 """
@@ -55,12 +55,18 @@ def row_features(target: Target, tokens: Tensor, documents: Tensor, layer_ids: t
     """Features [T, N*D] of one packed row, tokens and documents [T]; zeros on padding."""
     num_documents = int(documents.max()) + 1
     places = [torch.nonzero(documents == number).flatten() for number in range(num_documents)]
-    longest = max(len(place) for place in places)
-    padded = torch.stack([torch.nn.functional.pad(tokens[place], (0, longest - len(place))) for place in places])
-    _, features = target.run(padded.to(target.device), layer_ids, use_cache=False)
-    row = features.new_zeros(len(tokens), features.shape[-1])
-    for number, place in enumerate(places):
-        row[place] = features[number, : len(place)]
+    # Side by side with right padding on a GPU, which is short of work; one by one on a CPU, where padding costs time.
+    groups = [places] if tokens.is_cuda else [[place] for place in places]
+    row: Tensor | None = None
+    for group in groups:
+        longest = max(len(place) for place in group)
+        padded = torch.stack([torch.nn.functional.pad(tokens[place], (0, longest - len(place))) for place in group])
+        _, features = target.run(padded, layer_ids, use_cache=False)
+        if row is None:
+            row = features.new_zeros(len(tokens), features.shape[-1])
+        for number, place in enumerate(group):
+            row[place] = features[number, : len(place)]
+    assert row is not None, "a row holds at least one document"
     return row
 
 
@@ -133,7 +139,8 @@ def _compute(target: Target, rows: Sequence[Row], layer_ids: tuple[int, ...], di
         array = np.lib.format.open_memmap(temp / "features.npy", mode="w+", dtype=storage, shape=shape)
         checksums = []
         for i, row in enumerate(rows):
-            bits = row_features(target, row.tokens, row.documents, layer_ids).cpu().contiguous().view(_integer(dtype))
+            tokens, documents = row.tokens.to(target.device), row.documents.to(target.device)
+            bits = row_features(target, tokens, documents, layer_ids).cpu().contiguous().view(_integer(dtype))
             array[i] = bits.numpy().view(storage)
             checksums.append(zlib.crc32(array[i]))
             advance()

@@ -83,7 +83,8 @@ def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported
     watch = CompileWatch(state.directory if state else _cache_dir())
     compile_graphs(train.graphs(training), watch)
     account = watch.account()
-    kept = keep_entries(state, watch.used_entries()) if state else None
+    cold_ms = round(account.seconds * 1000) if account.hits == 0 else None
+    kept = keep_entries(state, watch.used_entries(), build_ms=cold_ms) if state else None
     run.write_json(
         "compile.json",
         {
@@ -102,9 +103,12 @@ def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported
             "torch": torch_facts(),
         },
     )
+    known = state.match.manifest.build_ms if state and state.match and account.hits else None
+    cold = f" (cold was {known / 1000:.1f} s)" if known is not None else ""
     shown = f", snapshot {kept[:12]}" if kept else ""
     say(
-        f"compile: {account.graphs} graphs, {account.hits} hits, {account.misses} misses, {account.seconds:.1f} s{shown}"
+        f"compile: {account.graphs} graphs, {account.hits} hits, {account.misses} misses, "
+        f"{account.seconds:.1f} s{cold}{shown}"
     )
 
 

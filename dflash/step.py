@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, embedding
+from torch.nn.functional import cross_entropy, embedding, linear
 
 from dflash.attention import AttentionPlan
 from dflash.batch import StepOutput
@@ -33,7 +33,9 @@ def drafter_logits(
     embeddings = embedding(block_tokens, embedding_weight).to(dtype)
     hidden = drafter(context_kv, embeddings, block_positions, plan)  # [R, Q, H]
     predicted = hidden.unflatten(1, (-1, block_size))[:, :, 1:]  # [R, A, K-1, H]
-    return predicted @ head_weight.to(dtype).T
+    # One matrix product over all slots: batched over [R, A] it is seven times slower on a CPU.
+    logits = linear(predicted.flatten(0, 2), head_weight.to(dtype))
+    return logits.unflatten(0, predicted.shape[:3])
 
 
 def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

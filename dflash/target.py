@@ -218,8 +218,8 @@ def load_target(files: TargetFiles, *, device: torch.device, dtype: torch.dtype)
     return Target(model, tokenizer, files)
 
 
-def read_limits(files: TargetFiles) -> tuple[int, int]:
-    """End-of-response id and vocabulary size, from the configuration alone.
+def read_text_config(files: TargetFiles) -> Any:
+    """The text model's configuration, without its weights.
 
     Raises:
         InputError: as ``load_target``.
@@ -227,11 +227,14 @@ def read_limits(files: TargetFiles) -> tuple[int, int]:
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(files.directory).get_text_config()
+        return AutoConfig.from_pretrained(files.directory).get_text_config()
     except Exception as error:
         raise _load_error(files, error) from error
-    eos = config.eos_token_id
-    return (eos[0] if isinstance(eos, list) else eos), config.vocab_size
+
+
+def first_id(token_id: int | list[int] | None) -> int | None:
+    """Configurations name one id or several; the first is the one to write."""
+    return token_id[0] if isinstance(token_id, list) else token_id
 
 
 def load_tokenizer(files: TargetFiles) -> Any:

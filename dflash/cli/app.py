@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from cache_tools.cli import app as cache_app
-from dflash.cli import data, doctor
+from dflash.cli import data, doctor, evaluate
 from dflash.cli import train as train_command
 
 EXIT_CODES = (
@@ -27,5 +27,7 @@ app = typer.Typer(
 )
 app.command("doctor")(doctor.doctor)
 app.command("train")(train_command.train)
+app.command("evaluate")(evaluate.evaluate)
+app.command("export")(evaluate.export)
 app.add_typer(cache_app, name="cache")
 app.add_typer(data.app, name="data")

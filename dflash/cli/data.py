@@ -58,11 +58,15 @@ def prepare(
     from dataclasses import asdict
 
     from dflash.prepare import prepare as prepare_data
-    from dflash.target import locate_target, read_limits
+    from dflash.errors import InputError
+    from dflash.target import first_id, locate_target, read_text_config
 
     files = locate_target(target)
-    eos_id, vocab_size = read_limits(files)
-    prepared = prepare_data(responses, out, files, eos_id=eos_id, vocab_size=vocab_size)
+    config = read_text_config(files)
+    eos_id = first_id(config.eos_token_id)
+    if eos_id is None:
+        raise InputError(f"{files.directory}: its configuration names no eos_token_id")
+    prepared = prepare_data(responses, out, files, eos_id=eos_id, vocab_size=config.vocab_size)
     say(
         f"{out}: {prepared.samples} samples, {prepared.tokens} tokens, {prepared.supervised_tokens} supervised; "
         f"{prepared.skipped_short} skipped (fewer than two supervised tokens)"

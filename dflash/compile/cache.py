@@ -57,8 +57,10 @@ def open_cache(store_dir: str, compile_id: str) -> CacheState:
     )
 
 
-def keep_entries(state: CacheState, used: frozenset[str]) -> str | None:
+def keep_entries(state: CacheState, used: frozenset[str], *, build_ms: int | None) -> str | None:
     """Snapshot the entries that this run wrote or hit, unless the restored snapshot holds them all.
+
+    ``build_ms``: what compiling took if nothing came from a cache, else None (the restored snapshot's figure is kept).
 
     Returns:
         The id of the snapshot that holds them; None where nothing was compiled.
@@ -77,5 +79,6 @@ def keep_entries(state: CacheState, used: frozenset[str]) -> str | None:
         compile_id=state.compile_id,
         only=used,
         parent=state.match.id if state.match else None,
+        build_ms=build_ms if build_ms is not None or state.match is None else state.match.manifest.build_ms,
     )
     return result.id

@@ -16,12 +16,14 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
 
     # torch proves each CPU instruction set by compiling and running a test: six processes that each import torch,
     # 19 s a start. cache_tools reads the same answer from the processor's flags (a slow test holds the two equal).
-    if vec_isa(environ):
+    if vec_isa(environ).bits:
         environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
 def apply() -> None:
     """Set torch's compiler configuration in this process (torch 2.11: global; 2.12 and later: of this thread)."""
+    import logging
+
     import torch
     import torch._dynamo
     import torch._functorch.config
@@ -33,6 +35,9 @@ def apply() -> None:
     torch._dynamo.config.force_compile_during_fx_trace = True
     # A lazily compiled backward deadlocks with another thread's compile (one autograd thread a device).
     torch._functorch.config.force_non_lazy_backward_lowering = True
+    # "No CUDA runtime is found" is said at every compile on a machine without a GPU: the guard has told the device.
+    if not torch.cuda.is_available():
+        logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # A hit recompile limit is silent dense attention: fail instead.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
 
