@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -107,6 +108,6 @@ def load_export(directory: Path, *, target_hidden_size: int) -> tuple[Drafter, d
         )
         drafter = Drafter(shape).to(torch.bfloat16)
         drafter.load_state_dict(tensors)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{directory}: not a complete export: {str(error).splitlines()[0]}") from None
     return drafter, tensors

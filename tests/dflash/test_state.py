@@ -1,0 +1,163 @@
+"""Optimizer, schedule, counts and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from dflash.checkpoint import Checkpoint, find_checkpoint, list_checkpoints, load_checkpoint, save_checkpoint
+from dflash.config import OptimConfig
+from dflash.drafter import Drafter
+from dflash.errors import InputError
+from dflash.metrics import count_step
+from dflash.optim import MasterAdamW, learning_rate
+from tests.dflash.helpers import batch_of, row_of, tiny_drafter
+
+
+def test_rate_rises_linearly_then_falls_as_a_cosine() -> None:
+    config = OptimConfig(lr=1.0, warmup_ratio=0.1, min_lr_ratio=0.2)
+    rates = [learning_rate(config, step, 100) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * (i + 1) for i in range(10)])
+    assert rates[10] == pytest.approx(1.0)
+    assert rates[55] == pytest.approx(0.6)  # half way: the mean of 1 and 0.2
+    assert rates[99] == pytest.approx(0.2, abs=2e-3)
+    assert all(a >= b for a, b in zip(rates[9:], rates[10:], strict=False))
+
+
+def step_once(drafter: Drafter, optimizer: MasterAdamW, seed: int) -> float:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in drafter.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+    return optimizer.step(1e-3).item()
+
+
+def test_float32_weights_are_their_own_masters_and_follow_torchs_adamw() -> None:
+    ours, theirs = tiny_drafter(), tiny_drafter()
+    optimizer = MasterAdamW(ours.named_parameters(), OptimConfig(clip_norm=1e9))
+    reference = torch.optim.AdamW(theirs.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    for seed in range(3):
+        step_once(ours, optimizer, seed)
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in theirs.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=generator)
+        reference.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+        assert a.grad is None
+
+
+def test_bfloat16_weights_keep_small_updates_in_their_masters() -> None:
+    drafter = tiny_drafter().to(torch.bfloat16)
+    optimizer = MasterAdamW(drafter.named_parameters(), OptimConfig(lr=1e-5))
+    before = {name: master.detach().clone() for name, master in optimizer.masters.items()}
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in drafter.parameters():
+            parameter.grad = torch.rand(parameter.shape, generator=generator).to(torch.bfloat16)
+        optimizer.step(1e-5)
+    name = "fc.weight"
+    moved = (optimizer.masters[name] - before[name]).abs()
+    assert (moved > 0).all()
+    assert (moved < 1e-4).all()  # lost where weights of 0.25 are bfloat16: their spacing is 1e-3
+    assert torch.equal(drafter.state_dict()[name], optimizer.masters[name].to(torch.bfloat16))
+
+
+def test_gradients_are_clipped_and_the_norm_before_is_returned() -> None:
+    drafter = tiny_drafter()
+    optimizer = MasterAdamW(drafter.named_parameters(), OptimConfig(clip_norm=1.0))
+    norm = step_once(drafter, optimizer, 0)
+    count = sum(p.numel() for p in drafter.parameters())
+    assert norm == pytest.approx(count**0.5, rel=0.05)  # standard normal entries
+    first_moment = torch.cat([t.flatten() for n, t in optimizer.state_tensors().items() if n.startswith("exp_avg.")])
+    assert first_moment.norm().item() == pytest.approx(0.1, rel=1e-3)  # (1 - 0.9) x norm 1
+
+
+def test_accepted_length_is_the_mean_of_per_block_runs_not_a_product_of_means() -> None:
+    row = row_of(([5] * 12, 2), row_tokens=12)
+    batch = batch_of(row, [2, 4, 9], slots=4)
+    correct = torch.tensor(
+        [[[True, True, False], [False, True, True], [True, True, True], [True, True, True]]]
+    )  # the third block has two labels left, the fourth slot is unused
+    counts = count_step(correct, batch)
+    assert (counts.blocks, counts.accepted) == (3, (1 + 2) + (1 + 0) + (1 + 2))
+    assert counts.accepted_length == pytest.approx(7 / 3)
+    assert (counts.slots, counts.right) == (8, 6)
+
+
+def saved(tmp_path: Path, steps: int = 2) -> tuple[Drafter, MasterAdamW, Path]:
+    drafter = tiny_drafter()
+    optimizer = MasterAdamW(drafter.named_parameters(), OptimConfig())
+    for seed in range(steps):
+        step_once(drafter, optimizer, seed)
+    return drafter, optimizer, save(tmp_path, steps, drafter, optimizer)
+
+
+def save(directory: Path, step: int, drafter: Drafter, optimizer: MasterAdamW, keep: int = 2) -> Path:
+    return save_checkpoint(
+        directory,
+        step=step,
+        drafter=drafter,
+        optimizer=optimizer,
+        config={"target": {"model": "tiny"}},
+        target_fingerprint="t",
+        data_digest="d",
+        keep=keep,
+    )
+
+
+def test_a_loaded_checkpoint_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    drafter, optimizer, path = saved(tmp_path)
+    checkpoint: Checkpoint = load_checkpoint(path)
+    assert (checkpoint.step, checkpoint.shape) == (2, drafter.shape)
+    again = tiny_drafter(seed=9)
+    resumed = MasterAdamW(again.named_parameters(), OptimConfig())
+    resumed.load_state_tensors(checkpoint.tensors)
+    for seed in range(5, 8):
+        assert step_once(drafter, optimizer, seed) == step_once(again, resumed, seed)
+    for a, b in zip(drafter.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_checkpoint_before_the_first_step_can_be_loaded(tmp_path: Path) -> None:
+    drafter, _, path = saved(tmp_path, steps=0)
+    again = tiny_drafter(seed=9)
+    MasterAdamW(again.named_parameters(), OptimConfig()).load_state_tensors(load_checkpoint(path).tensors)
+    assert torch.equal(again.fc.weight, drafter.fc.weight)
+
+
+def test_only_the_newest_are_kept_and_found(tmp_path: Path) -> None:
+    drafter, optimizer, _ = saved(tmp_path / "checkpoints")
+    for step in (3, 4, 5):
+        save(tmp_path / "checkpoints", step, drafter, optimizer)
+    (tmp_path / "checkpoints" / ".tmp-step_00000006-x").mkdir()  # left by a kill
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step_00000004", "step_00000005"]
+    assert find_checkpoint(tmp_path).name == "step_00000005"
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "state", "schema"])
+def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, damage: str) -> None:
+    _, _, path = saved(tmp_path)
+    tensors, state = path / "state.safetensors", path / "state.json"
+    data = bytearray(tensors.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 1
+        tensors.write_bytes(data)
+    elif damage == "cut":
+        tensors.write_bytes(data[:-1])
+    elif damage == "gone":
+        tensors.unlink()
+    elif damage == "state":
+        state.write_text(state.read_text()[:40])
+    else:
+        state.write_text(json.dumps(json.loads(state.read_text()) | {"schema": 99}))
+    with pytest.raises(InputError) as caught:
+        load_checkpoint(path)
+    assert str(path) in str(caught.value)
+
+
+def test_no_checkpoint_is_an_input_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no checkpoint here"):
+        find_checkpoint(tmp_path)
