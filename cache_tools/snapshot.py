@@ -71,7 +71,8 @@ def snapshot(
 ) -> SnapshotResult:
     """Snapshot ``cache_dir`` as ``name``; ``only``: relative paths to take, None for everything.
 
-    ``build_ms`` is how long compiling them took, if known. ``parent`` is the snapshot that this one grew from; by default the one that ``name`` stood for.
+    ``build_ms`` is how long compiling them took, if known. ``parent`` is the snapshot that this one grew from; by
+    default the one that ``name`` stood for.
 
     Raises:
         UsageError: a bad name or compile id, no such directory, or nothing in it to keep.

@@ -70,7 +70,7 @@ def make_batch(
     anchors = torch.stack([anchor for anchor, _ in drawn])  # [R, A]
     valid = torch.stack([ok for _, ok in drawn])
 
-    num_rows, num_tokens = tokens.shape
+    _num_rows, num_tokens = tokens.shape
     offsets = torch.arange(block_size)
     places = anchors[:, :, None] + offsets  # [R, A, K] index into the row
     inside = places < num_tokens

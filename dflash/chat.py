@@ -35,7 +35,7 @@ def sample_ids(tokenizer: Any, sample: Sample, eos_id: int) -> tuple[list[int], 
     if sample.response_ids is not None:
         return prompt + list(sample.response_ids), len(prompt)
     response = tokenizer(sample.response or "", add_special_tokens=False)["input_ids"]
-    return prompt + [*response, eos_id], len(prompt)
+    return [*prompt, *response, eos_id], len(prompt)
 
 
 def template_hash(tokenizer: Any) -> str:

@@ -58,7 +58,7 @@ def save_checkpoint(
     data_digest: str,
     keep: int,
 ) -> Path:
-    """Write ``directory/step_XXXXXXXX`` and delete all but the newest ``keep``; a checkpoint of this step stays as it is."""
+    """Write ``directory/step_XXXXXXXX``, delete all but the newest ``keep``; one of this step stays as it is."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"step_{step:08d}"
     if not path.exists():

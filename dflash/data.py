@@ -81,9 +81,7 @@ class Schedule:
         rows = [self.rows[self._row_at(first + i)] for i in range(self.rows_per_step)]
         generator = torch.Generator().manual_seed(_mix(self.seed, 1, step))
         drawn = [choose_anchors(row, self.anchors_per_row, generator) for row in rows]
-        return make_batch(
-            rows, drawn, block_size=self.block_size, mask_token_id=self.mask_token_id, gamma=self.gamma
-        )
+        return make_batch(rows, drawn, block_size=self.block_size, mask_token_id=self.mask_token_id, gamma=self.gamma)
 
     def epoch(self, step: int) -> float:
         """Epochs finished before ``step``."""

@@ -1,6 +1,6 @@
 """The DFlash drafter: target features and block embeddings in, hidden states of the block out.
 
-In: features [R, T, N*D], block embeddings [R, Q, H], positions, an ``AttentionPlan``. Out: normed hidden states [R, Q, H].
+In: features [R, T, N*D], block embeddings [R, Q, H], positions, an ``AttentionPlan``. Out: hidden states [R, Q, H].
 No loss, no embedding, no head (both are the target's, frozen), no configuration parsing.
 Parameters carry the serving names (11 a layer plus fc, hidden_norm, norm: 58 tensors for 5 layers), so an export is a
 copy. Layer = Qwen3 layer without causality, with the context's K and V injected: the fused context bypasses q, o_proj,

@@ -42,7 +42,9 @@ def describe(config: Config) -> list[str]:
         f"drafter: {parameters / 1e6:.1f} M parameters, taps {list(shape.target_layer_ids)} of "
         f"{shape.num_target_layers} target layers",
         f"graphs to compile: 1 (drafter step: {config.data.rows_per_step} rows of {config.data.row_tokens} tokens, "
-        f"{block_tokens} block tokens, forward and backward)" if config.compile.enabled else "graphs to compile: none",
+        f"{block_tokens} block tokens, forward and backward)"
+        if config.compile.enabled
+        else "graphs to compile: none",
         f"disk needed: {checkpoint_bytes * kept / 2**20:.0f} MiB for checkpoints, "
         f"{(feature_bytes if cached else 0) / 2**20:.0f} MiB for cached features",
     ]

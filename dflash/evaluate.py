@@ -111,7 +111,9 @@ def open_drafter(path: Path, target: Target) -> tuple[Checkpoint, Drafter]:
         drafter.load_state_dict(checkpoint.weights())
     except RuntimeError as error:
         raise InputError(f"{checkpoint.path}: its tensors do not fit its shape: {str(error).splitlines()[0]}") from None
-    return checkpoint, drafter.to(device=target.device, dtype=target.embedding_weight.dtype).eval().requires_grad_(False)
+    return checkpoint, drafter.to(device=target.device, dtype=target.embedding_weight.dtype).eval().requires_grad_(
+        False
+    )
 
 
 def evaluate(
@@ -126,7 +128,9 @@ def evaluate(
     tokens, seconds, baseline_tokens, baseline_seconds = 0, 0.0, 0, 0.0
     with stage(f"evaluate {len(samples)} prompts", steps=len(samples)) as advance:
         for sample, prompt in zip(samples, prompts, strict=True):
-            plain, plain_seconds = _timed(target, lambda p=prompt: decode_plain(target, p, max_new_tokens=max_new_tokens))
+            plain, plain_seconds = _timed(
+                target, lambda p=prompt: decode_plain(target, p, max_new_tokens=max_new_tokens)
+            )
             ours, our_seconds = _timed(
                 target, lambda p=prompt: decode_drafted(target, drafter, p, max_new_tokens=max_new_tokens)
             )
@@ -157,7 +161,9 @@ def explain(
     target: Target, sample_id: str, prompt: list[int], plain: Sequence[int], drafted: Sequence[int]
 ) -> Difference:
     """Compare both tokens' logits where the texts part, after the common prefix in one forward."""
-    index = next((i for i, (a, b) in enumerate(zip(plain, drafted, strict=False)) if a != b), min(len(plain), len(drafted)) - 1)
+    index = next(
+        (i for i, (a, b) in enumerate(zip(plain, drafted, strict=False)) if a != b), min(len(plain), len(drafted)) - 1
+    )
     prefix = torch.tensor([[*prompt, *plain[:index]]], device=target.device)
     last, _ = target.run(prefix, (), use_cache=False)
     logits = target.logits(last[0, -1])

@@ -1,8 +1,8 @@
 """Target features for a batch: from the running target, or from a cache on disk, with the same values.
 
 In: a ``Batch``. Out: [R, T, N*D]. Features are always computed row by row: each document of the row is run on its own
-(right padding is invisible to a causal model), so no document sees another whatever the target's architecture, and a cached row holds
-exactly what the online source computes. The cache is one array file and a record with a checksum for every row; it is
+(right padding is invisible to a causal model), so no document sees another whatever the target's architecture, and a
+cached row holds exactly what the online source computes. The cache is one array file and a record with a checksum for every row; it is
 complete or absent, and keyed by target, data, taps, packing and dtype.
 """
 
@@ -46,8 +46,10 @@ class OnlineFeatures:
         self.layer_ids = layer_ids
 
     def features(self, batch: Batch) -> Tensor:
-        rows = [row_features(self.target, tokens, documents, self.layer_ids)
-                for tokens, documents in zip(batch.tokens, batch.documents, strict=True)]
+        rows = [
+            row_features(self.target, tokens, documents, self.layer_ids)
+            for tokens, documents in zip(batch.tokens, batch.documents, strict=True)
+        ]
         return torch.stack(rows)
 
 
@@ -83,7 +85,9 @@ class CachedFeatures:
             if self.record["format"] != FORMAT or len(self.checksums) != self.array.shape[0]:
                 raise ValueError("its record does not fit its array")
         except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise InputError(f"{directory}: damaged feature cache: {error}; delete the directory to compute it again") from None
+            raise InputError(
+                f"{directory}: damaged feature cache: {error}; delete the directory to compute it again"
+            ) from None
 
     def features(self, batch: Batch) -> Tensor:
         return torch.stack([self.row(index) for index in batch.rows]).to(batch.tokens.device)
@@ -96,7 +100,9 @@ class CachedFeatures:
         """
         raw = np.array(self.array[index])
         if zlib.crc32(raw) != self.checksums[index]:
-            raise RunError(f"{self.directory}/features.npy: row {index} is damaged; delete the directory to compute it again")
+            raise RunError(
+                f"{self.directory}/features.npy: row {index} is damaged; delete the directory to compute it again"
+            )
         return torch.from_numpy(raw).view(self.dtype)
 
 

@@ -62,7 +62,10 @@ def _generate_locked(
     todo = [sample for sample in samples if sample.id not in done]
     started, tokens = time.monotonic(), 0
     batches = [todo[i : i + batch_size] for i in range(0, len(todo), batch_size)]
-    with stage(f"generate {len(todo)} responses", steps=len(batches)) as advance, out.open("a", encoding="utf-8") as sink:
+    with (
+        stage(f"generate {len(todo)} responses", steps=len(batches)) as advance,
+        out.open("a", encoding="utf-8") as sink,
+    ):
         for batch in batches:
             answered = generate_batch(target, batch, max_new_tokens=max_new_tokens)
             sink.writelines(dump_sample(sample) + "\n" for sample in answered)
@@ -100,6 +103,4 @@ def _answer(target: Target, sample: Sample, ids: list[int], eos: frozenset[int])
     end = next((i for i, token in enumerate(ids) if token in eos), None)
     kept = ids if end is None else ids[: end + 1]
     text = target.tokenizer.decode(kept, skip_special_tokens=True)
-    return replace(
-        sample, response=text, response_ids=tuple(kept), finish="length" if end is None else "stop"
-    )
+    return replace(sample, response=text, response_ids=tuple(kept), finish="length" if end is None else "stop")

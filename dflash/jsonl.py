@@ -31,7 +31,7 @@ def read_samples(path: Path) -> list[Sample]:
     """All samples of a file.
 
     Raises:
-        InputError: missing file, a line that is not an object, a missing or empty prompt, a duplicate id; names the line.
+        InputError: missing file, a line that is no object, a missing or empty prompt, a repeated id; names the line.
     """
     samples = list(_parse(path))
     if not samples:

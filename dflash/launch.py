@@ -174,5 +174,6 @@ def _compile_id(config: Config) -> str:
 def _check_settings(config: Config) -> None:
     """Refuse settings that contradict each other before anything starts."""
     if config.drafter.attention == "flex" and config.run.device == "cpu":
-        raise ConfigError("drafter.attention = 'flex' with run.device = 'cpu': flex attention has no CPU backward; use sdpa")
-
+        raise ConfigError(
+            "drafter.attention = 'flex' with run.device = 'cpu': flex attention has no CPU backward; use sdpa"
+        )

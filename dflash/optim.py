@@ -17,7 +17,7 @@ from dflash.config import OptimConfig
 
 
 def learning_rate(config: OptimConfig, step: int, num_steps: int) -> float:
-    """Rate of 0-based ``step``: linear warm-up over ``warmup_ratio`` of the steps, then a cosine to ``min_lr_ratio``."""
+    """Rate of 0-based ``step``: linear over the first ``warmup_ratio`` of the steps, then a cosine to ``min_lr_ratio``."""
     warmup = max(1, round(config.warmup_ratio * num_steps))
     if step < warmup:
         return config.lr * (step + 1) / warmup
@@ -33,7 +33,8 @@ class MasterAdamW:
         self.config = config
         self.working = dict(named)
         self.masters = {
-            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float()) for name, p in self.working.items()
+            name: p if p.dtype == torch.float32 else nn.Parameter(p.detach().float())
+            for name, p in self.working.items()
         }
         self.adamw = torch.optim.AdamW(
             self.masters.values(), lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay

@@ -51,7 +51,7 @@ def prepare(source: Path, out: Path, files: TargetFiles, *, eos_id: int, vocab_s
     """Tokenise ``source`` into the new directory ``out``.
 
     Raises:
-        InputError: ``out`` exists, a sample has no response, an id is outside the vocabulary, or nothing usable remains.
+        InputError: ``out`` exists, a sample has no response, an id is outside the vocabulary, or nothing remains.
     """
     if out.exists():
         raise InputError(f"{out}: exists; choose another directory or delete it")
@@ -60,11 +60,14 @@ def prepare(source: Path, out: Path, files: TargetFiles, *, eos_id: int, vocab_s
     skipped = 0
     for number, sample in enumerate(read_samples(source), 1):
         if sample.response is None and sample.response_ids is None:
-            raise InputError(f"{source}: sample {number} ({sample.id}) has no response; run `dflash data generate` first")
+            raise InputError(
+                f"{source}: sample {number} ({sample.id}) has no response; run `dflash data generate` first"
+            )
         tokens, prompt_length = sample_ids(tokenizer, sample, eos_id)
         if max(tokens) >= vocab_size:
             raise InputError(
-                f"{source}: sample {number} ({sample.id}) holds token id {max(tokens)}, outside the vocabulary of {vocab_size}"
+                f"{source}: sample {number} ({sample.id}) holds token id {max(tokens)}, "
+                f"outside the vocabulary of {vocab_size}"
             )
         if len(tokens) - prompt_length < 2:
             skipped += 1
@@ -74,7 +77,11 @@ def prepare(source: Path, out: Path, files: TargetFiles, *, eos_id: int, vocab_s
         raise InputError(f"{source}: none of its {skipped} samples has two supervised tokens")
     out.parent.mkdir(parents=True, exist_ok=True)
     features = datasets.Features(
-        {"id": datasets.Value("string"), "tokens": datasets.List(datasets.Value("int32")), "prompt_length": datasets.Value("int32")}
+        {
+            "id": datasets.Value("string"),
+            "tokens": datasets.List(datasets.Value("int32")),
+            "prompt_length": datasets.Value("int32"),
+        }
     )
     with new_directory(out) as temp:
         Dataset.from_list(rows, features=features).save_to_disk(temp)
@@ -114,11 +121,15 @@ def read_prepared(path: Path) -> tuple[Prepared, list[Document]]:
     try:
         prepared = Prepared(**json.loads((path / "prepared.json").read_text()))
     except FileNotFoundError:
-        raise InputError(f"{path}: not a prepared data set (no prepared.json); make one with `dflash data prepare`") from None
+        raise InputError(
+            f"{path}: not a prepared data set (no prepared.json); make one with `dflash data prepare`"
+        ) from None
     except (OSError, ValueError, TypeError) as error:
         raise InputError(f"{path / 'prepared.json'}: damaged: {error}") from None
     if prepared.schema != SCHEMA:
-        raise InputError(f"{path}: prepared with schema {prepared.schema}, this version reads {SCHEMA}; prepare it again")
+        raise InputError(
+            f"{path}: prepared with schema {prepared.schema}, this version reads {SCHEMA}; prepare it again"
+        )
     for name, digest in prepared.files.items():
         file = path / name
         if not file.is_file() or sha256_file(file) != digest:

@@ -31,7 +31,7 @@ class StepLine:
         self.tokens += tokens
 
     def speed(self, done: int, tokens: int) -> dict[str, float]:
-        """tokens_per_s (tokens of packed rows, padding left out) and eta_s, for the step after which ``done`` are done."""
+        """tokens_per_s (tokens of packed rows, padding left out) and eta_s, after ``done`` steps."""
         now = time.monotonic()
         rate = (self.tokens + tokens) / (now - self.since)
         self.since, self.tokens = now, 0

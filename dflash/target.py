@@ -1,7 +1,7 @@
 """The frozen target model: find it, convert it once if it is a GGUF file, load it, run it for features.
 
-In: the ``[target] model`` setting: a local Hugging Face directory, a .gguf file, ``package:NAME`` (a GGUF file inside an
-installed package) or a hub id. Out: a ``Target`` whose ``features`` are the outputs of the tapped layers.
+In: the ``[target] model`` setting: a local Hugging Face directory, a .gguf file, ``package:NAME`` (a GGUF file inside
+an installed package) or a hub id. Out: a ``Target`` whose ``features`` are the outputs of the tapped layers.
 GGUF weights are converted to float32 safetensors under the platform's cache directory, keyed by the file's sha256, so
 that every later start loads them by mmap. It never trains, and never computes logits for features.
 """
@@ -67,7 +67,9 @@ def locate_target(model: str) -> TargetFiles:
 def _gguf_in_package(name: str) -> Path:
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        raise InputError(f"target.model = 'package:{name}': no such package is installed; `uv sync` installs the example's")
+        raise InputError(
+            f"target.model = 'package:{name}': no such package is installed; `uv sync` installs the example's"
+        )
     found = sorted(path for root in spec.submodule_search_locations for path in Path(root).glob("*.gguf"))
     if len(found) != 1:
         raise InputError(f"package {name} holds {len(found)} .gguf files, expected one; name the file's path instead")
@@ -92,7 +94,9 @@ def _converted(gguf: Path) -> TargetFiles:
         if json.loads((directory / "dflash_target.json").read_text())["files"] != _fingerprint(directory):
             raise ValueError("its files differ from those that were converted")
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{directory}: damaged conversion of {gguf.name}: {error}; delete the directory to redo it") from None
+        raise InputError(
+            f"{directory}: damaged conversion of {gguf.name}: {error}; delete the directory to redo it"
+        ) from None
     # Of the source, not of the files made from it: the same target must have one name on every machine.
     name = hashlib.sha256(f"gguf {source} converter {CONVERTER}".encode()).hexdigest()
     return TargetFiles(directory=str(directory), fingerprint=name)

@@ -154,7 +154,8 @@ def _check_fit(config: Config, target: Target, prepared: Prepared) -> None:
         )
     if prepared.max_token_id >= target.vocab_size:
         raise InputError(
-            f"{config.data.path}: token id {prepared.max_token_id} is outside the target's vocabulary of {target.vocab_size}"
+            f"{config.data.path}: token id {prepared.max_token_id} is outside the target's "
+            f"vocabulary of {target.vocab_size}"
         )
     mask = config.drafter.mask_token_id
     if mask >= target.vocab_size:
@@ -164,7 +165,8 @@ def _check_fit(config: Config, target: Target, prepared: Prepared) -> None:
 def _feature_source(config: Config, target: Target, rows: list[Any], layer_ids: tuple[int, ...]) -> FeatureSource:
     if any((row.tokens == config.drafter.mask_token_id).any() for row in rows):
         raise ConfigError(
-            f"drafter.mask_token_id = {config.drafter.mask_token_id} occurs in {config.data.path}; choose an id it never uses"
+            f"drafter.mask_token_id = {config.drafter.mask_token_id} occurs in {config.data.path}; "
+            f"choose an id that it never uses"
         )
     if config.target.features == "online":
         return OnlineFeatures(target, layer_ids)
@@ -332,4 +334,3 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-

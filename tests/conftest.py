@@ -10,6 +10,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _own_compile_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache directory and store of the test's own: importing torch._dynamo writes the default into the environment."""
+    """A cache directory and store of the test's own (importing torch._dynamo writes a default into the environment)."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", os.fspath(tmp_path / "inductor"))
     monkeypatch.setenv("DFLASH_CACHE_STORE", os.fspath(tmp_path / "cache-store"))

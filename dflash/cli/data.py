@@ -57,8 +57,8 @@ def prepare(
     quiet_libraries()
     from dataclasses import asdict
 
-    from dflash.prepare import prepare as prepare_data
     from dflash.errors import InputError
+    from dflash.prepare import prepare as prepare_data
     from dflash.target import first_id, locate_target, read_text_config
 
     files = locate_target(target)

@@ -15,7 +15,7 @@ def evaluate(
     checkpoint: CheckpointPath,
     prompts: Annotated[Path, typer.Option("--prompts", help="JSONL with id and prompt.")],
     target: Annotated[str, typer.Option("--target", help="Overrides the target named in the checkpoint.")] = "",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response in tokens.")] = 128,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response in tokens.")] = 64,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32 is lossless; bfloat16 differences are explained.")] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -46,11 +46,15 @@ def evaluate(
         print(json.dumps(result.document()))
     else:
         shares = " ".join(f"{share:.2f}" for share in result.accepted_by_position)
-        print(f"prompts                {result.prompts}, {result.identical} identical to plain decoding ({result.dtype})")
+        print(
+            f"prompts                {result.prompts}, {result.identical} identical to plain decoding ({result.dtype})"
+        )
         print(f"accepted length        {result.accepted_length:.3f} tokens a verify step (mean over prompts)")
         print(f"accepted by position   {shares}")
-        print(f"speed                  {result.tokens_per_s:.1f} tokens/s, plain {result.baseline_tokens_per_s:.1f}, "
-              f"ratio {result.speedup:.2f}")
+        print(
+            f"speed                  {result.tokens_per_s:.1f} tokens/s, plain {result.baseline_tokens_per_s:.1f}, "
+            f"ratio {result.speedup:.2f}"
+        )
     if result.unexplained:
         first = result.unexplained[0]
         raise RunError(

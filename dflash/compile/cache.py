@@ -43,7 +43,10 @@ def open_cache(store_dir: str, compile_id: str) -> CacheState:
     store = cache_tools.create_store(Path(store_dir) if store_dir else cache_tools.default_store_dir())
     moved = cache_tools.quarantine(directory, cache_tools.check_live(directory)).moved
     if moved:
-        say(f"cache: {len(moved)} broken files moved aside, torch builds them again (first: {moved[0].path}, {moved[0].reason})")
+        say(
+            f"cache: {len(moved)} broken files moved aside, torch builds them again "
+            f"(first: {moved[0].path}, {moved[0].reason})"
+        )
     here = observe()
     match = cache_tools.best_match(store, here, compile_id)
     added = 0

@@ -94,7 +94,9 @@ def test_evaluation_is_lossless_and_within_bounds() -> None:
     assert list(result.accepted_by_position) == sorted(result.accepted_by_position, reverse=True)
     document = result.document()
     assert document["schema"] == 1
-    assert {"prompts", "identical", "accepted_length", "accepted_by_position", "tokens_per_s", "speedup"} <= set(document)
+    assert {"prompts", "identical", "accepted_length", "accepted_by_position", "tokens_per_s", "speedup"} <= set(
+        document
+    )
 
 
 def test_a_difference_is_told_with_its_logit_gap() -> None:

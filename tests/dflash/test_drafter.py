@@ -44,7 +44,9 @@ def test_tap_is_the_output_of_that_layer_before_any_norm() -> None:
     tokens = torch.tensor([random_document(9, 0, 3)[0]])
     seen: dict[int, torch.Tensor] = {}
     handles = [
-        layer.register_forward_hook(lambda _m, _a, out, i=i: seen.__setitem__(i, out[0] if isinstance(out, tuple) else out))
+        layer.register_forward_hook(
+            lambda _m, _a, out, i=i: seen.__setitem__(i, out[0] if isinstance(out, tuple) else out)
+        )
         for i, layer in enumerate(target.decoder.layers)
     ]
     target.model(tokens)
@@ -110,8 +112,16 @@ def loss_with_plan(drafter, target, batch: Batch, features: torch.Tensor, plan: 
     from dflash.step import drafter_step
 
     return drafter_step(
-        drafter, target.embedding_weight, target.head_weight, features, batch.positions, batch.block_tokens,
-        batch.block_positions, batch.labels, batch.weights, plan,
+        drafter,
+        target.embedding_weight,
+        target.head_weight,
+        features,
+        batch.positions,
+        batch.block_tokens,
+        batch.block_positions,
+        batch.labels,
+        batch.weights,
+        plan,
     ).loss
 
 
@@ -202,7 +212,9 @@ def test_tokens_after_the_anchor_and_other_blocks_are_not_seen() -> None:
     again = batch_of(row, [5, 16, 20], slots=4)
     assert torch.equal(logits_of(drafter, target, again, features)[0, 1], before[0, 1])
     row.tokens[16] = 7
-    assert not torch.equal(logits_of(drafter, target, batch_of(row, [5, 16, 20], slots=4), features)[0, 1], before[0, 1])
+    assert not torch.equal(
+        logits_of(drafter, target, batch_of(row, [5, 16, 20], slots=4), features)[0, 1], before[0, 1]
+    )
 
 
 def replace(batch: Batch, **changes: torch.Tensor) -> Batch:
@@ -230,7 +242,9 @@ def test_a_row_of_three_documents_equals_the_weighted_sum_of_the_three_alone() -
     summed = torch.zeros(())
     for document, own in zip(documents, anchors, strict=True):
         alone = batch_of(row_of(document, row_tokens=16), own, slots=5)
-        one = weighted_loss(logits_of(drafter, target, alone, features_of(target, alone, shape)), alone.labels, alone.weights)
+        one = weighted_loss(
+            logits_of(drafter, target, alone, features_of(target, alone, shape)), alone.labels, alone.weights
+        )
         share = alone.weights.sum() / total
         (one * share).backward()
         summed = summed + one.detach() * share

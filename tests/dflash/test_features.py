@@ -18,9 +18,7 @@ TAPS = (1, 3)
 
 
 def rows():
-    documents = [
-        Document(id=str(i), tokens=random_document(10 + 3 * i, 4, i)[0], prompt_length=4) for i in range(5)
-    ]
+    documents = [Document(id=str(i), tokens=random_document(10 + 3 * i, 4, i)[0], prompt_length=4) for i in range(5)]
     return pack(documents, 32)[0]
 
 
