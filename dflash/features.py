@@ -2,8 +2,8 @@
 
 In: a ``Batch``. Out: [R, T, N*D]. Features are always computed row by row: each document of the row is run on its own
 (right padding is invisible to a causal model), so no document sees another whatever the target's architecture, and a
-cached row holds exactly what the online source computes. The cache is one array file and a record with a checksum for every row; it is
-complete or absent, and keyed by target, data, taps, packing and dtype.
+cached row holds exactly what the online source computes. The cache is one array file and a record with a checksum for
+every row; it is complete or absent, and keyed by target, data, taps, packing and dtype.
 """
 
 from __future__ import annotations

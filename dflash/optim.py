@@ -17,7 +17,7 @@ from dflash.config import OptimConfig
 
 
 def learning_rate(config: OptimConfig, step: int, num_steps: int) -> float:
-    """Rate of 0-based ``step``: linear over the first ``warmup_ratio`` of the steps, then a cosine to ``min_lr_ratio``."""
+    """Rate of 0-based ``step``: linear over ``warmup_ratio`` of the steps, then a cosine to ``min_lr_ratio``."""
     warmup = max(1, round(config.warmup_ratio * num_steps))
     if step < warmup:
         return config.lr * (step + 1) / warmup
