@@ -31,18 +31,24 @@ def main() -> int:
     work: Path = options.work
     work.mkdir(parents=True, exist_ok=True)
     lab = Lab(work, options.target)
-    report: dict[str, Any] = {"schema": 1, "device": lab.doctor()}
-    report["generate"] = lab.generate(options.prompts)
+    report: dict[str, Any] = {"schema": 1, "device": told("device", lab.doctor())}
+    report["attention"] = told("attention", flex_against_reference())
+    report["generate"] = told("generate", lab.generate(options.prompts))
     for start in ("cold", "warm", "restored"):
         if start == "restored":
             shutil.rmtree(lab.cache)
-        report[start] = lab.train(start, steps=None if start == "cold" else 20)
-    report["evaluate"] = {dtype: lab.evaluate(options.heldout, dtype) for dtype in ("float32", "bfloat16")}
-    report["attention"] = flex_against_reference()
-    report["step"] = measure_step(lab)
+        report[start] = told(start, lab.train(start, steps=None if start == "cold" else 20))
+    report["step"] = told("step", measure_step(lab))
+    report["evaluate"] = {dtype: told(dtype, lab.evaluate(options.heldout, dtype)) for dtype in ("float32", "bfloat16")}
     report["claims"] = claims(report)
     print(json.dumps(report, indent=1))
     return 0 if all(report["claims"].values()) else 1
+
+
+def told(name: str, result: dict[str, Any]) -> dict[str, Any]:
+    """A stage's result, also on stderr: the run is long, and what it found should outlive a failure."""
+    print(f"{name}: {json.dumps(result)}", file=sys.stderr, flush=True)
+    return result
 
 
 def parse() -> argparse.Namespace:

@@ -1,9 +1,9 @@
 """Target features for a batch: from the running target, or from a cache on disk, with the same values.
 
-In: a ``Batch``. Out: [R, T, N*D]. Features are always computed row by row: each document of the row is run on its own
-(right padding is invisible to a causal model), so no document sees another whatever the target's architecture, and a
-cached row holds exactly what the online source computes. The cache is one array file and a record with a checksum for
-every row; it is complete or absent, and keyed by target, data, taps, packing and dtype.
+In: a ``Batch``. Out: [R, T, N*D]. Each document is run as a sequence of its own (right padding is invisible to a causal
+model), so no document sees another whatever the target's architecture. On a CPU a cached row holds bit for bit what the
+online source computes; on a GPU both round in products of different shapes. The cache is one array file and a record
+with a checksum for every row; it is complete or absent, and keyed by target, data, taps, packing and dtype.
 """
 
 from __future__ import annotations
@@ -46,30 +46,40 @@ class OnlineFeatures:
         self.layer_ids = layer_ids
 
     def features(self, batch: Batch) -> Tensor:
-        rows = [
-            row_features(self.target, tokens, documents, self.layer_ids)
-            for tokens, documents in zip(batch.tokens, batch.documents, strict=True)
-        ]
-        return torch.stack(rows)
+        return packed_features(self.target, batch.tokens, batch.documents, self.layer_ids)
 
 
-def row_features(target: Target, tokens: Tensor, documents: Tensor, layer_ids: tuple[int, ...]) -> Tensor:
-    """Features [T, N*D] of one packed row, tokens and documents [T]; zeros on padding."""
-    num_documents = int(documents.max()) + 1
-    places = [torch.nonzero(documents == number).flatten() for number in range(num_documents)]
-    # Side by side with right padding on a GPU, which is short of work; one by one on a CPU, where padding costs time.
-    groups = [places] if tokens.is_cuda else [[place] for place in places]
-    row: Tensor | None = None
+def packed_features(target: Target, tokens: Tensor, documents: Tensor, layer_ids: tuple[int, ...]) -> Tensor:
+    """Features [R, T, N*D] of packed rows, tokens and documents [R, T] on the target's device; zeros on padding."""
+    spans = document_spans(documents.cpu())
+    # Side by side with right padding on a GPU, which is short of work; one by one on a CPU, where padding costs.
+    groups = [spans] if tokens.is_cuda else [[span] for span in spans]
+    flat_tokens = tokens.flatten()
+    flat: Tensor | None = None
     for group in groups:
-        longest = max(len(place) for place in group)
-        padded = torch.stack([torch.nn.functional.pad(tokens[place], (0, longest - len(place))) for place in group])
-        _, features = target.run(padded, layer_ids, use_cache=False)
-        if row is None:
-            row = features.new_zeros(len(tokens), features.shape[-1])
-        for number, place in enumerate(group):
-            row[place] = features[number, : len(place)]
-    assert row is not None, "a row holds at least one document"
-    return row
+        longest = max(length for _, length in group)
+        offsets = torch.arange(longest)
+        starts, lengths = torch.tensor(group).T[:, :, None]  # each [documents, 1]
+        places = (starts + offsets.clamp(max=lengths - 1)).to(tokens.device)  # padding repeats the last token
+        _, features = target.run(flat_tokens[places], layer_ids, use_cache=False)
+        if flat is None:
+            flat = features.new_zeros(tokens.numel(), features.shape[-1])
+        inside = (offsets < lengths).to(tokens.device)
+        flat[places[inside]] = features[inside]
+    assert flat is not None, "a row holds at least one document"
+    return flat.view(*tokens.shape, -1)
+
+
+def document_spans(documents: Tensor) -> list[tuple[int, int]]:
+    """(start in the flattened rows, length) of every document of [R, T] document numbers."""
+    spans = []
+    for row, numbers in enumerate(documents):
+        lengths = torch.bincount(numbers[numbers >= 0]).tolist()
+        start = row * len(numbers)
+        for length in lengths:
+            spans.append((start, length))
+            start += length
+    return spans
 
 
 class CachedFeatures:
@@ -145,8 +155,9 @@ def _compute(target: Target, rows: Sequence[Row], layer_ids: tuple[int, ...], di
         array = np.lib.format.open_memmap(temp / "features.npy", mode="w+", dtype=storage, shape=shape)
         checksums = []
         for i, row in enumerate(rows):
-            tokens, documents = row.tokens.to(target.device), row.documents.to(target.device)
-            bits = row_features(target, tokens, documents, layer_ids).cpu().contiguous().view(_integer(dtype))
+            tokens, documents = row.tokens[None].to(target.device), row.documents[None].to(target.device)
+            features = packed_features(target, tokens, documents, layer_ids)[0]
+            bits = features.cpu().contiguous().view(_integer(dtype))
             array[i] = bits.numpy().view(storage)
             checksums.append(zlib.crc32(array[i]))
             advance()

@@ -12,7 +12,7 @@ from dflash.attention import AttentionPlan, make_dense_plan
 from dflash.batch import Batch, Row
 from dflash.data import make_row
 from dflash.drafter import Drafter, DrafterShape, target_layer_ids
-from dflash.features import row_features
+from dflash.features import packed_features
 from dflash.step import drafter_logits
 from dflash.target import Target, TargetFiles
 
@@ -96,7 +96,7 @@ def batch_of(row: Row, anchors: list[int], *, slots: int, block_size: int = 4, g
 
 def features_of(target: Target, batch: Batch, shape: DrafterShape) -> torch.Tensor:
     """[1, T, N*D] of a one-row batch."""
-    return row_features(target, batch.tokens[0], batch.documents[0], shape.target_layer_ids)[None]
+    return packed_features(target, batch.tokens, batch.documents, shape.target_layer_ids)
 
 
 def plan_of(batch: Batch, block_size: int = 4) -> AttentionPlan:

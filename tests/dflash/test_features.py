@@ -10,7 +10,7 @@ import torch
 
 from dflash.data import Schedule, pack
 from dflash.errors import InputError, RunError
-from dflash.features import CachedFeatures, OnlineFeatures, build_cache, cache_key, row_features
+from dflash.features import CachedFeatures, OnlineFeatures, build_cache, cache_key, document_spans, packed_features
 from dflash.prepare import Document
 from tests.dflash.helpers import MASK, random_document, row_of, tiny_target
 
@@ -45,10 +45,15 @@ def test_a_document_in_a_row_has_the_features_it_has_alone() -> None:
     target = tiny_target()
     first, second = random_document(12, 4, 0), random_document(7, 3, 1)
     together = row_of(first, second, row_tokens=24)
-    features = row_features(target, together.tokens, together.documents, TAPS)
+    features = packed_features(target, together.tokens[None], together.documents[None], TAPS)[0]
     _, alone = target.run(torch.tensor([second[0]]), TAPS, use_cache=False)
     torch.testing.assert_close(features[12:19], alone[0], rtol=1e-5, atol=1e-5)
     assert torch.equal(features[19:], torch.zeros_like(features[19:]))
+
+
+def test_spans_are_found_in_every_row_and_padding_is_in_none() -> None:
+    documents = torch.tensor([[0, 0, 1, -1], [0, 1, 1, 1]])
+    assert document_spans(documents) == [(0, 2), (2, 1), (4, 1), (5, 3)]
 
 
 def test_a_damaged_row_is_noticed_when_it_is_read(tmp_path: Path) -> None:
