@@ -92,7 +92,7 @@ class Lab:
         properties = torch.cuda.get_device_properties(0)
         first = gpus()[0]
         return {
-            "doctor_judged": told.get("judged"),
+            "doctor": told["judged"],
             "doctor_findings": sorted({finding["id"] for finding in told["findings"]}),
             "driver": driver_version(),
             "probe": [first.name, first.capability, first.sm_count],
@@ -279,7 +279,9 @@ def claims(report: dict[str, Any]) -> dict[str, bool]:
     """What the issue of this benchmark asks, each as a fact."""
     device, evaluated = report["device"], report["evaluate"]
     return {
-        "doctor, fingerprint and torch agree on the GPU": device["probe"] == device["torch"],
+        "doctor, fingerprint and torch agree on the GPU": device["probe"] == device["torch"]
+        and list(device["fingerprint"].values())[:3] == [str(fact) for fact in device["torch"]]
+        and all(str(fact) in device["doctor"] for fact in (*device["torch"], device["driver"])),
         "at least 2000 responses": report["generate"]["written"] + report["generate"]["already_there"] >= 2000,
         "cold run compiled": report["cold"]["misses"] > 0,
         "warm run has no miss": report["warm"]["misses"] == 0,

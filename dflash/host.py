@@ -15,6 +15,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from cache_tools.paths import CACHE_VARIABLE, default_cache_dir
+from envguard.errors import ProbeError
+from envguard.probes.gpu import Gpu, gpus
 
 OWN_PACKAGES = ("dflash", "envguard", "cache_tools")
 CLI_PACKAGES = ("typer", "rich")
@@ -54,6 +56,10 @@ class HostFacts:
     """Where ``import`` would find each of our packages; None where nowhere."""
     source: Path
     """The directory that holds the code that is running."""
+    gpus: tuple[Gpu, ...]
+    """As the driver lists them, torch not asked."""
+    gpu_problem: str | None
+    """Why the driver, which is there, could not be asked."""
     broken_imports: tuple[tuple[str, str], ...]
     """Packages of the command line that cannot be found or whose code is not there, with the reason."""
 
@@ -65,6 +71,7 @@ def look_at_host(environ: Mapping[str, str] = os.environ, *, platform: str = sys
     path = environ.get("PATH", os.defpath)
     cache = look_at_cache_dir(environ)
     here = Path.cwd()
+    devices, problem = _ask_for_gpus()
     return HostFacts(
         user=os.getuid(),
         compiler=compiler,
@@ -74,8 +81,17 @@ def look_at_host(environ: Mapping[str, str] = os.environ, *, platform: str = sys
         free_bytes=tuple((place, shutil.disk_usage(place).free) for place in dict.fromkeys((cache.existing, here))),
         origins=tuple((name, _origin(name)) for name in OWN_PACKAGES),
         source=Path(__file__).resolve().parent.parent,
+        gpus=devices,
+        gpu_problem=problem,
         broken_imports=tuple((name, why) for name in CLI_PACKAGES if (why := _why_broken(name)) is not None),
     )
+
+
+def _ask_for_gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    try:
+        return gpus(), None
+    except ProbeError as error:
+        return (), str(error)
 
 
 def look_at_cache_dir(environ: Mapping[str, str]) -> CacheDir:

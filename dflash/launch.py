@@ -18,6 +18,7 @@ from dflash.compile.cache import CacheState, keep_entries, open_cache
 from dflash.compile.identity import compile_id
 from dflash.config import Config, dump_config
 from dflash.console import log, quiet_libraries, say
+from dflash.doctor import examine
 from dflash.errors import ConfigError
 from dflash.runs.record import RunDirectory, open_run
 from envguard.errors import DriftError
@@ -57,10 +58,10 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
 
 
 def guard(config: Config, run: RunDirectory, allow_drift: str | None) -> None:
-    """Judge the environment; record what was observed, and a permitted drift with its reason."""
+    """Judge environment and machine as doctor does; record what was observed, and a permitted drift with its reason."""
     run.write_json("env.json", envguard.freeze())
     try:
-        report = envguard.require(profile=config.run.profile)
+        report = envguard.enforce(examine(profile=config.run.profile))
     except DriftError as error:
         if not allow_drift:
             raise DriftError(f"{error}\nor go on with --allow-drift REASON, which is recorded in the run") from None
@@ -135,7 +136,7 @@ def dry_run(config: Config) -> None:
     policy.prepare_environment()
     print(dump_config(config))
     try:
-        report = envguard.require(profile=config.run.profile)
+        report = envguard.enforce(examine(profile=config.run.profile))
         print(f"guard: pass, profile {report.profile}, {report.judged}")
     except DriftError as error:
         print("guard: fail\n" + "\n".join(f"  {line}" for line in str(error).split("\n")))

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from envguard.errors import DriftError
-    from envguard.guard import check_project, freeze, require
+    from envguard.guard import check_project, enforce, freeze, require
     from envguard.report import Report
 
-__all__ = ["DriftError", "Report", "check_project", "freeze", "require"]
+__all__ = ["DriftError", "Report", "check_project", "enforce", "freeze", "require"]
 
 _HOME = {
     "DriftError": "envguard.errors",
     "Report": "envguard.report",
     "check_project": "envguard.guard",
+    "enforce": "envguard.guard",
     "freeze": "envguard.guard",
     "require": "envguard.guard",
 }

@@ -95,7 +95,16 @@ def require(project: Path | None = None, profile: str = "auto", python: Path | N
         CheckCrashed: a check could not be run, or as ``check_project`` says.
         UsageError: as ``check_project`` says.
     """
-    report = check_project(project, profile, python)
+    return enforce(check_project(project, profile, python))
+
+
+def enforce(report: Report) -> Report:
+    """Return the report of a sound environment.
+
+    Raises:
+        DriftError: something fails; one line a finding, and the repair.
+        CheckCrashed: a check could not be run.
+    """
     if report.exit_code == 0:
         return report
     lines = [f"{finding.id} {finding.message}" for finding in report.findings if finding.status in ("fail", "error")]

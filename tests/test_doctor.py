@@ -189,3 +189,11 @@ def test_what_a_command_raises_becomes_its_exit_code(raised: str, code: int, mes
         assert done.returncode == code
         assert message in done.stderr
         assert ("Traceback" in done.stderr) is (debug and code != 130)
+
+
+def test_a_driver_that_refuses_is_named(host: HostFacts) -> None:
+    assert ids(replace(host, gpu_problem="cuInit returned 999")) == ["DFL006"]
+
+
+def test_the_report_tells_what_was_judged() -> None:
+    assert json.loads(dflash("doctor", "--json").stdout)["judged"].startswith("Python 3.")

@@ -20,6 +20,7 @@ def render(report: Report) -> str:
         "profile": report.profile,
         "project": str(report.project),
         "env_id": report.env_id,
+        "judged": report.judged,
         "findings": [_finding(finding) for finding in report.findings],
         "skipped": [_finding(finding) for finding in report.skipped],
         "repair": report.repair,
