@@ -66,6 +66,8 @@ class DataConfig(Section):
 
     path: str
     """Directory written by `dflash data prepare`."""
+    max_documents: int = Field(0, ge=0)
+    """Use the first so many documents; 0 = all."""
     row_tokens: int = Field(512, ge=32)
     """T: tokens of a packed row; longer documents are cut."""
     rows_per_step: int = Field(1, ge=1)

@@ -5,8 +5,6 @@ In: a configuration. Out: lines for ``dflash train --dry-run``. Loads the target
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from dflash.config import Config
@@ -14,9 +12,8 @@ from dflash.data import pack
 from dflash.devices import pick_device, target_dtype
 from dflash.drafter import Drafter
 from dflash.features import cache_bytes
-from dflash.prepare import read_prepared
 from dflash.target import load_target, locate_target
-from dflash.train import drafter_shape
+from dflash.train import drafter_shape, read_documents
 
 STATE_BYTES = 12  # a parameter in a checkpoint: float32 master and two float32 moments
 
@@ -26,7 +23,7 @@ def describe(config: Config) -> list[str]:
     device = pick_device(config.run.device)
     target = load_target(locate_target(config.target.model), device=torch.device("cpu"), dtype=torch.float32)
     shape = drafter_shape(config, target)
-    prepared, documents = read_prepared(Path(config.data.path))
+    prepared, documents = read_documents(config)
     rows, left_out = pack(documents, config.data.row_tokens)
     with torch.device("meta"):
         parameters = sum(p.numel() for p in Drafter(shape).parameters())

@@ -33,7 +33,7 @@ from dflash.features import CachedFeatures, FeatureSource, OnlineFeatures, build
 from dflash.metrics import StepCounts, count_step
 from dflash.optim import MasterAdamW, learning_rate
 from dflash.paths import features_dir
-from dflash.prepare import Prepared, read_prepared
+from dflash.prepare import Document, Prepared, read_prepared
 from dflash.progress import StepLine, progress_bar
 from dflash.runs.record import RunDirectory
 from dflash.step import drafter_step
@@ -78,7 +78,7 @@ def build(config: Config) -> Training:
         InputError, ConfigError, RunError: what the user gave does not fit together, or the disk is too small.
     """
     device = pick_device(config.run.device)
-    prepared, documents = read_prepared(Path(config.data.path))
+    prepared, documents = read_documents(config)
     files = locate_target(config.target.model)
     target = load_target(files, device=device, dtype=target_dtype(config.target.dtype, device))
     _check_fit(config, target, prepared)
@@ -114,6 +114,12 @@ def build(config: Config) -> Training:
         plan=_planner(kind, shape.block_size, compiled),
         step=compiled(drafter_step),
     )
+
+
+def read_documents(config: Config) -> tuple[Prepared, list[Document]]:
+    """The prepared data set, cut to ``data.max_documents``; raises as ``read_prepared``."""
+    prepared, documents = read_prepared(Path(config.data.path))
+    return prepared, documents[: config.data.max_documents or None]
 
 
 def drafter_shape(config: Config, target: Target) -> DrafterShape:
