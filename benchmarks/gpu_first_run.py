@@ -135,7 +135,16 @@ class Lab:
 
     def evaluate(self, heldout: Path, dtype: str) -> dict[str, Any]:
         done = self.dflash(
-            "evaluate", self.work / "run-cold", "--prompts", heldout, "--dtype", dtype, "--json", check=False
+            "evaluate",
+            self.work / "run-cold",
+            "--prompts",
+            heldout,
+            "--max-new-tokens",
+            64,
+            "--dtype",
+            dtype,
+            "--json",
+            check=False,
         )
         result: dict[str, Any] = json.loads(done.stdout)
         return result | {"exit": done.returncode}

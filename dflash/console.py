@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 
 log = logging.getLogger("dflash")
 
+QUIET_SECONDS = 30.0  # between lines of a stage where no terminal shows a bar
+
 
 def say(line: str) -> None:
     """One line of talk: on stderr, and into the run's log where there is one."""
@@ -22,7 +24,8 @@ def say(line: str) -> None:
 def stage(name: str, *, steps: int) -> Iterator[Callable[[], None]]:
     """A piece of work of ``steps`` parts; yields the function that marks one as done.
 
-    On a terminal it is a bar with percentage and time left; elsewhere one line at the end with the seconds it took.
+    On a terminal it is a bar with percentage and time left; elsewhere a line every half minute. It ends with one line
+    that tells the seconds it took.
     """
     started = time.monotonic()
     if sys.stderr.isatty():
@@ -34,8 +37,21 @@ def stage(name: str, *, steps: int) -> Iterator[Callable[[], None]]:
             task = progress.add_task(name, total=steps)
             yield lambda: progress.advance(task)
     else:
-        yield lambda: None
+        yield _lines(name, steps)
     say(f"{name}: {time.monotonic() - started:.1f} s")
+
+
+def _lines(name: str, steps: int) -> Callable[[], None]:
+    done, told = 0, time.monotonic()
+
+    def advance() -> None:
+        nonlocal done, told
+        done += 1
+        if done < steps and time.monotonic() - told >= QUIET_SECONDS:
+            told = time.monotonic()
+            say(f"{name}: {done} of {steps}")
+
+    return advance
 
 
 def quiet_libraries() -> None:

@@ -15,7 +15,7 @@ def evaluate(
     checkpoint: CheckpointPath,
     prompts: Annotated[Path, typer.Option("--prompts", help="JSONL with id and prompt.")],
     target: Annotated[str, typer.Option("--target", help="Overrides the target named in the checkpoint.")] = "",
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response in tokens.")] = 64,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest response in tokens.")] = 32,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32 is lossless; bfloat16 differences are explained.")] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,

@@ -25,7 +25,7 @@ def test_rate_rises_linearly_then_falls_as_a_cosine() -> None:
     assert rates[10] == pytest.approx(1.0)
     assert rates[55] == pytest.approx(0.6)  # half way: the mean of 1 and 0.2
     assert rates[99] == pytest.approx(0.2, abs=2e-3)
-    assert all(a >= b for a, b in itertools.pairwise(rates))
+    assert all(a >= b for a, b in itertools.pairwise(rates[9:]))
 
 
 def step_once(drafter: Drafter, optimizer: MasterAdamW, seed: int) -> float:
