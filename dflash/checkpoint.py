@@ -7,7 +7,9 @@ rows and anchors are functions of (seed, step). A checkpoint casts nothing; serv
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
 from dataclasses import asdict, dataclass
@@ -22,7 +24,7 @@ from torch import Tensor
 from dflash.drafter import Drafter, DrafterShape
 from dflash.errors import InputError
 from dflash.optim import MasterAdamW
-from envguard.atomic import new_directory, sha256_file
+from envguard.atomic import new_directory, sha256_bytes, sha256_file
 
 SCHEMA = 1
 _NAME = re.compile(r"step_(\d{8})")
@@ -61,10 +63,12 @@ def save_checkpoint(
     """Write ``directory/step_XXXXXXXX``, delete all but the newest ``keep``; one of this step stays as it is."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"step_{step:08d}"
-    if not path.exists():
+    for left in directory.glob(".tmp-*"):  # of a writer that was killed; the run directory has one owner
+        shutil.rmtree(left, ignore_errors=True)
+    if not (path / "state.json").is_file():
         with new_directory(path) as temp:
             tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.state_tensors().items()}
-            save_file(tensors, temp / "state.safetensors")
+            write_tensors(tensors, temp / "state.safetensors")
             state = {
                 "schema": SCHEMA,
                 "step": step,
@@ -75,17 +79,54 @@ def save_checkpoint(
                 "torch": torch.__version__,
                 "sha256": sha256_file(temp / "state.safetensors"),
             }
-            (temp / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+            (temp / "state.json").write_text(seal(state))
     for old in list_checkpoints(directory)[:-keep]:
         shutil.rmtree(old)
     return path
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """``safetensors`` with the system's own error where the disk refuses.
+
+    Raises:
+        OSError: as the system says, such as no space left.
+    """
+    try:
+        save_file(tensors, path, metadata=metadata)
+    except SafetensorError as error:
+        found = re.search(r"os error (\d+)", str(error))
+        number = int(found.group(1)) if found else errno.EIO
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def seal(state: dict[str, Any]) -> str:
+    """``state`` as JSON with the sha256 of itself in it, so that no field can change unnoticed."""
+    body = json.dumps(state, indent=1, sort_keys=True)
+    return json.dumps({"sealed": sha256_bytes(body.encode()), "state": state}, indent=1, sort_keys=True) + "\n"
+
+
+def unseal(text: str) -> dict[str, Any]:
+    """The inverse of ``seal``.
+
+    Raises:
+        ValueError: not sealed by us, or changed since.
+    """
+    document = json.loads(text)
+    state = document["state"] if isinstance(document, dict) and set(document) == {"sealed", "state"} else None
+    if not isinstance(state, dict) or seal(state) != text:
+        raise ValueError("its content differs from the seal in it")
+    return state
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
     """Complete checkpoints, oldest first (a name appears only when its content is durable)."""
     if not directory.is_dir():
         return []
-    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name) and path.is_dir())
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink() and (path / "state.json").exists()
+    )
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -109,11 +150,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
         InputError: missing, damaged, or of another schema: never a silent start from scratch.
     """
     try:
-        state = json.loads((path / "state.json").read_text())
+        state = unseal((path / "state.json").read_text())
         if state["schema"] != SCHEMA:
             raise InputError(f"{path}: checkpoint schema {state['schema']}, this version reads {SCHEMA}")
         if sha256_file(path / "state.safetensors") != state["sha256"]:
-            raise InputError(f"{path / 'state.safetensors'}: damaged (its sha256 differs from state.json)")
+            raise ValueError("the sha256 of state.safetensors differs from state.json")
         shape = dict(state["shape"], target_layer_ids=tuple(state["shape"]["target_layer_ids"]))
         return Checkpoint(
             path=path,
@@ -125,5 +166,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             data_digest=state["data_digest"],
             tensors=load_file(path / "state.safetensors"),
         )
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise InputError(f"{path}: damaged checkpoint: {type(error).__name__}: {error}") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        older = [other.name for other in list_checkpoints(path.parent) if other.name < path.name]
+        hint = f"; delete it to go on from {older[-1]}" if older else ""
+        raise InputError(f"{path}: damaged checkpoint: {error}{hint}") from None

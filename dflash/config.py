@@ -11,7 +11,7 @@ import difflib
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -22,7 +22,12 @@ from dflash.errors import ConfigError
 class Section(BaseModel):
     """Frozen, strict, no unknown keys; the string under a field is its documentation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class RunConfig(Section):
@@ -32,13 +37,13 @@ class RunConfig(Section):
     """Run directory; "" = runs/<name of the config file>."""
     seed: int = Field(0, ge=0, lt=2**31)
     """Decides initial weights, packing, row order and anchors."""
-    steps: int = Field(300, ge=1)
+    steps: int = Field(300, ge=1, le=10**9)
     """Optimizer steps."""
-    checkpoint_every: int = Field(100, ge=1)
+    checkpoint_every: int = Field(100, ge=1, le=10**9)
     """Steps between checkpoints; the last step always makes one."""
-    keep_checkpoints: int = Field(2, ge=1)
+    keep_checkpoints: int = Field(2, ge=1, le=10**9)
     """Newest checkpoints kept; older ones are deleted."""
-    log_every: int = Field(1, ge=1)
+    log_every: int = Field(1, ge=1, le=10**9)
     """Steps between lines of metrics.jsonl (each costs a device sync)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto = cuda where torch sees one."""
@@ -57,7 +62,7 @@ class TargetConfig(Section):
     """Directory of cached features; "" = <platform cache>/dflash/features."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Target weights and features; auto = float32 on CPU, bfloat16 on CUDA."""
-    num_taps: int = Field(5, ge=1)
+    num_taps: int = Field(5, ge=1, le=1000)
     """Tapped target layers."""
 
 
@@ -66,29 +71,29 @@ class DataConfig(Section):
 
     path: str
     """Directory written by `dflash data prepare`."""
-    max_documents: int = Field(0, ge=0)
+    max_documents: int = Field(0, ge=0, le=10**12)
     """Use the first so many documents; 0 = all."""
-    row_tokens: int = Field(512, ge=32)
+    row_tokens: int = Field(512, ge=32, le=2**20)
     """T: tokens of a packed row; longer documents are cut."""
-    rows_per_step: int = Field(1, ge=1)
+    rows_per_step: int = Field(1, ge=1, le=4096)
     """R: rows of a step."""
-    anchors_per_row: int = Field(32, ge=1)
+    anchors_per_row: int = Field(32, ge=1, le=2**16)
     """A: anchor slots of a row."""
 
 
 class DrafterConfig(Section):
     """[drafter]"""
 
-    num_layers: int = Field(5, ge=1)
-    block_size: int = Field(16, ge=2)
+    num_layers: int = Field(5, ge=1, le=256)
+    block_size: int = Field(16, ge=2, le=1024)
     """K: one clean token and K-1 drafted ones."""
-    mask_token_id: int = Field(16, ge=0)
+    mask_token_id: int = Field(16, ge=0, lt=2**31)
     """An existing id that the data never uses; 16 is SmolLM2's <empty_output>."""
     attention: Literal["auto", "flex", "sdpa"] = "auto"
     """auto = flex on CUDA, sdpa on CPU."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Working weights; masters are always float32. auto = float32 on CPU, bfloat16 on CUDA."""
-    intermediate_size: int = Field(0, ge=0)
+    intermediate_size: int = Field(0, ge=0, le=2**20)
     """MLP width; 0 = the target's."""
 
 
@@ -102,8 +107,8 @@ class LossConfig(Section):
 class OptimConfig(Section):
     """[optim]: AdamW on float32 masters."""
 
-    lr: float = Field(6e-4, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    lr: float = Field(6e-4, gt=0, le=1e30)
+    betas: tuple[Share, Share] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     clip_norm: float = Field(1.0, gt=0)
@@ -154,13 +159,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         ConfigError: unreadable or invalid TOML, or any wrong setting; the message lists all of them.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such config file (see examples/)") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, and numbers or nests of thousands
+        raise ConfigError(f"{path}: not valid TOML: {str(error) or type(error).__name__}") from None
     problems: list[str] = []
     for override in overrides:
         problems += _apply_override(raw, override)
@@ -183,11 +188,11 @@ def _apply_override(raw: dict[str, Any], override: str) -> list[str]:
     """Put ``a.b=v`` into ``raw``; v is a TOML value, anything else a string. Returns problems."""
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
-    if not equals or len(parts) != 2 or not all(parts):
+    if not equals or len(parts) != 2 or not all(parts) or "\n" in override:
         return [f"--set {override}: expected section.key=value, such as --set run.steps=100"]
     try:
         value = tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text
     section = raw.setdefault(parts[0], {})
     if not isinstance(section, dict):
@@ -218,10 +223,10 @@ def _floats_and_tuples(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _coerce(annotation: Any, value: Any) -> Any:
-    if annotation is float and isinstance(value, int) and not isinstance(value, bool):
+    if annotation is float and type(value) is int and abs(value) < 2**53:
         return float(value)
     if isinstance(value, list) and get_args(annotation):
-        return tuple(float(v) if isinstance(v, int) else v for v in value)
+        return tuple(_coerce(float, item) for item in value)
     return value
 
 
@@ -236,7 +241,9 @@ def _describe(problem: dict[str, Any]) -> str:
         return f"{key}: unknown key; {hint}"
     if problem["type"] == "missing":
         return f"{key}: required, but not set"
-    got = "" if problem["type"] == "value_error" else f", got {problem['input']!r}"
+    if problem["type"] == "model_type":
+        return f"{key}: must be a section, written [{key}], got {problem['input']!r:.80}"
+    got = "" if problem["type"] == "value_error" else f", got {problem['input']!r:.80}"
     return f"{key}: {problem['msg'].removeprefix('Value error, ').lower()}{got}"
 
 

@@ -58,8 +58,10 @@ def quiet_libraries() -> None:
     """Keep transformers' and datasets' own bars and notes off our stderr: ``stage`` shows the progress."""
     os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported; the GGUF reader's bar knows no other switch
     import datasets
+    import huggingface_hub
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
+    huggingface_hub.logging.set_verbosity_error()  # each of its five retries prints a line; our error tells the end

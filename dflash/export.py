@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from dflash.checkpoint import Checkpoint
+from dflash.checkpoint import Checkpoint, write_tensors
 from dflash.drafter import Drafter, DrafterShape
 from dflash.errors import InputError
 from envguard.atomic import new_directory
@@ -34,7 +34,7 @@ def export(checkpoint: Checkpoint, out: Path, *, bos_token_id: int | None, eos_t
     tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in checkpoint.weights().items()}
     config = serving_config(checkpoint.shape, bos_token_id=bos_token_id, eos_token_id=eos_token_id)
     with new_directory(out) as temp:
-        save_file(tensors, temp / "model.safetensors", metadata={"format": "pt"})
+        write_tensors(tensors, temp / "model.safetensors", {"format": "pt"})
         (temp / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     return len(tensors)
 

@@ -90,11 +90,12 @@ class CachedFeatures:
         try:
             self.record = json.loads((directory / "features.json").read_text())
             self.array = np.load(directory / "features.npy", mmap_mode="r")
-            self.dtype = getattr(torch, self.record["dtype"])
+            self.dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[self.record["dtype"]]
             self.checksums: list[int] = self.record["crc32"]
-            if self.record["format"] != FORMAT or len(self.checksums) != self.array.shape[0]:
+            fits = self.array.ndim == 3 and self.array.itemsize == self.dtype.itemsize
+            if self.record["format"] != FORMAT or not fits or len(self.checksums) != self.array.shape[0]:
                 raise ValueError("its record does not fit its array")
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, RecursionError) as error:
             raise InputError(
                 f"{directory}: damaged feature cache: {error}; delete the directory to compute it again"
             ) from None

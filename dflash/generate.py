@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from dflash.chat import prompt_ids
 from dflash.console import say, stage
 from dflash.errors import InputError
-from dflash.jsonl import Sample, cut_partial_line, dump_sample, read_samples
+from dflash.jsonl import Sample, cut_partial_line, dump_sample, parse_samples, read_samples
 from dflash.target import Target
 
 
@@ -42,6 +42,8 @@ def generate_file(
         InputError: ``out`` holds other prompts under the same ids, or another process is writing it.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
+    if out.exists() and not out.is_file():
+        raise InputError(f"{out}: not a regular file; choose another output file")
     try:
         with FileLock(f"{out}.lock", timeout=0):
             return _generate_locked(target, samples, out, batch_size, max_new_tokens)
@@ -54,8 +56,7 @@ def _generate_locked(
 ) -> GenerateResult:
     done: dict[str, Sample] = {}
     if out.exists():
-        cut_partial_line(out)
-        done = {sample.id: sample for sample in read_samples(out)} if out.stat().st_size else {}
+        done = _responses_in(out)
     for sample in samples:
         if sample.id in done and done[sample.id].prompt != sample.prompt:
             raise InputError(f"{out}: already holds id {sample.id!r} with another prompt; choose another output file")
@@ -77,6 +78,17 @@ def _generate_locked(
     if todo:
         say(f"generated {tokens} tokens, {tokens / seconds:.0f} tokens/s; {len(done)} responses were there before")
     return GenerateResult(written=len(todo), already_there=len(samples) - len(todo), tokens=tokens, seconds=seconds)
+
+
+def _responses_in(out: Path) -> dict[str, Sample]:
+    """What an earlier call wrote; nothing of the file is touched unless all of it is responses."""
+    complete, newline, _ = out.read_bytes().rpartition(b"\n")
+    if newline:
+        foreign = next((s for s in parse_samples(out, complete) if s.response_ids is None), None)
+        if foreign is not None:
+            raise InputError(f"{out}: sample {foreign.id!r} has no response_ids, so this is no output of generate")
+    cut_partial_line(out)
+    return {sample.id: sample for sample in read_samples(out)} if out.stat().st_size else {}
 
 
 @torch.no_grad()

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from dflash.errors import InputError
 
+RECORD_START = b'{"id": '
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
@@ -33,7 +35,13 @@ def read_samples(path: Path) -> list[Sample]:
     Raises:
         InputError: missing file, a line that is no object, a missing or empty prompt, a repeated id; names the line.
     """
-    samples = list(_parse(path))
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    samples = list(parse_samples(path, data))
     if not samples:
         raise InputError(f"{path}: holds no samples; expected one JSON object a line with at least id and prompt")
     seen: dict[str, int] = {}
@@ -44,12 +52,11 @@ def read_samples(path: Path) -> list[Sample]:
     return samples
 
 
-def _parse(path: Path) -> Iterator[Sample]:
+def parse_samples(path: Path, data: bytes) -> Iterator[Sample]:
+    """The samples in ``data``, the content of ``path``; raises as ``read_samples``."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read as UTF-8 text: {error}") from None
     # Not splitlines: JSON strings may hold U+2028 and other characters that it takes for line ends.
     for number, line in enumerate(text.split("\n"), 1):
@@ -62,8 +69,13 @@ def _sample(where: str, line: str, number: int) -> Sample:
         raw = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a nest of thousands of brackets
+        raise InputError(f"{where}: not valid JSON: {type(error).__name__}") from None
     if not isinstance(raw, dict):
         raise InputError(f"{where}: expected an object with id and prompt, got {type(raw).__name__}")
+    for key, value in raw.items():
+        if isinstance(value, str) and not _is_unicode(value):
+            raise InputError(f"{where}: {key} holds half of a surrogate pair, which is no text")
     prompt = raw.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise InputError(f"{where}: prompt must be a text that is not empty, got {prompt!r}")
@@ -81,6 +93,14 @@ def _sample(where: str, line: str, number: int) -> Sample:
     )
 
 
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def dump_sample(sample: Sample) -> str:
     """One line, without the newline."""
     record: dict[str, object] = {"id": sample.id, "prompt": sample.prompt}
@@ -94,9 +114,16 @@ def dump_sample(sample: Sample) -> str:
 
 
 def cut_partial_line(path: Path) -> None:
-    """Drop what follows the last newline: the trace of a killed writer."""
+    """Drop what follows the last newline: the trace of a killed writer.
+
+    Raises:
+        InputError: what would be dropped is not the beginning of a record of ours.
+    """
     data = path.read_bytes()
     keep = data.rfind(b"\n") + 1
-    if keep != len(data):
+    tail = data[keep:]
+    if tail and not (tail.startswith(RECORD_START) or RECORD_START.startswith(tail)):
+        raise InputError(f"{path}: its last line is no response record; choose another output file")
+    if tail:
         with path.open("r+b") as handle:
             handle.truncate(keep)

@@ -6,9 +6,12 @@ and touches nothing. The loop itself is ``train.py``.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from dflash.compile.identity import compile_id
 from dflash.config import Config, dump_config
 from dflash.console import log, quiet_libraries, say
 from dflash.doctor import examine
-from dflash.errors import ConfigError
+from dflash.errors import Interrupted
 from dflash.runs.record import RunDirectory, open_run
 from envguard.errors import DriftError
 
@@ -31,11 +34,10 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
         DriftError: the environment has drifted and ``allow_drift`` gives no reason.
         ToolError: anything else the user can act on; see ``train.py``.
     """
-    _check_settings(config)
-    policy.prepare_environment()
-    with open_run(Path(config.run.dir), resume=resume, config_toml=dump_config(config), argv=sys.argv) as run:
+    with terminated_as_interrupted(), open_run(Path(config.run.dir), resume=resume, argv=sys.argv) as run:
         guard(config, run, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config)) if _uses_cache(config) else None
+        policy.prepare_environment()  # after the observations: they tell of the user's environment, not of ours
         started = time.monotonic()
         quiet_libraries()
         from dflash import train
@@ -50,7 +52,8 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
         if resumed:
             train.restore(training, resumed)
             say(f"resume: step {resumed.step} of {config.run.steps} from {resumed.path.name}")
-        run.keep_metrics_until(resumed.step if resumed else 0)
+        start = resumed.step if resumed else 0
+        run.accept(dump_config(config), step=start, checkpoint_every=config.run.checkpoint_every)
         warm_up(training, run, state, imported)
         policy.forbid_recompiles()
         done = train.train(training, run, resumed, max_steps=max_steps)
@@ -132,13 +135,13 @@ def torch_facts() -> dict[str, Any]:
 
 def dry_run(config: Config) -> None:
     """Print, on stdout, the resolved configuration, the guard's verdict, the graphs and the disk needed."""
-    _check_settings(config)
-    policy.prepare_environment()
     print(dump_config(config))
+    drift: DriftError | None = None
     try:
         report = envguard.enforce(examine(profile=config.run.profile))
         print(f"guard: pass, profile {report.profile}, {report.judged}")
     except DriftError as error:
+        drift = error
         print("guard: fail\n" + "\n".join(f"  {line}" for line in str(error).split("\n")))
     quiet_libraries()
     from dflash import estimate
@@ -146,7 +149,23 @@ def dry_run(config: Config) -> None:
     for line in estimate.describe(config):
         print(line)
     free = shutil.disk_usage(_existing(Path(config.run.dir))).free
-    print(f"disk: {free / 2**30:.1f} GiB free where run.dir is")
+    print(f"disk: {free / 2**30:.1f} GiB free where run.dir is", flush=True)
+    if drift:
+        raise drift
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, which schedulers and containers send, ends a run as Ctrl-C does: recorded, exit 130."""
+
+    def on_signal(number: int, _frame: object) -> None:
+        raise Interrupted(f"{signal.Signals(number).name} before the first step; start again, or --resume")
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _existing(path: Path) -> Path:
@@ -170,11 +189,3 @@ def _compile_id(config: Config) -> str:
 
     device = config.run.device if config.run.device != "auto" else ("cuda" if driver_version() else "cpu")
     return compile_id(config, config.target.model, device)
-
-
-def _check_settings(config: Config) -> None:
-    """Refuse settings that contradict each other before anything starts."""
-    if config.drafter.attention == "flex" and config.run.device == "cpu":
-        raise ConfigError(
-            "drafter.attention = 'flex' with run.device = 'cpu': flex attention has no CPU backward; use sdpa"
-        )

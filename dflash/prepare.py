@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_origin, get_type_hints
 
 import datasets
 from datasets import Dataset
@@ -21,6 +22,13 @@ from dflash.target import TargetFiles, load_tokenizer
 from envguard.atomic import new_directory, sha256_file
 
 SCHEMA = 1
+FEATURES = datasets.Features(
+    {
+        "id": datasets.Value("string"),
+        "tokens": datasets.List(datasets.Value("int32")),
+        "prompt_length": datasets.Value("int32"),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,15 +84,8 @@ def prepare(source: Path, out: Path, files: TargetFiles, *, eos_id: int, vocab_s
     if not rows:
         raise InputError(f"{source}: none of its {skipped} samples has two supervised tokens")
     out.parent.mkdir(parents=True, exist_ok=True)
-    features = datasets.Features(
-        {
-            "id": datasets.Value("string"),
-            "tokens": datasets.List(datasets.Value("int32")),
-            "prompt_length": datasets.Value("int32"),
-        }
-    )
     with new_directory(out) as temp:
-        Dataset.from_list(rows, features=features).save_to_disk(temp)
+        Dataset.from_list(rows, features=FEATURES).save_to_disk(temp)
         lengths = [len(row["tokens"]) for row in rows]  # type: ignore[arg-type]
         prepared = Prepared(
             schema=SCHEMA,
@@ -100,6 +101,18 @@ def prepare(source: Path, out: Path, files: TargetFiles, *, eos_id: int, vocab_s
             files={path.name: sha256_file(path) for path in sorted(temp.glob("*.arrow"))},
         )
         (temp / "prepared.json").write_text(json.dumps(asdict(prepared), indent=1, sort_keys=True) + "\n")
+    return prepared
+
+
+def _read_record(path: Path) -> Prepared:
+    """``prepared.json``; raises ValueError or TypeError for a field that is missing, unknown or of another type."""
+    raw = json.loads(path.read_text())
+    if not isinstance(raw, dict):
+        raise TypeError("not an object")
+    prepared = Prepared(**raw)
+    for name, kind in get_type_hints(Prepared).items():
+        if type(getattr(prepared, name)) is not (get_origin(kind) or kind):
+            raise TypeError(f"{name} must be {kind}")
     return prepared
 
 
@@ -119,23 +132,27 @@ def read_prepared(path: Path) -> tuple[Prepared, list[Document]]:
         InputError: missing, of another schema, or any Arrow file differs from its recorded hash.
     """
     try:
-        prepared = Prepared(**json.loads((path / "prepared.json").read_text()))
+        prepared = _read_record(path / "prepared.json")
     except FileNotFoundError:
         raise InputError(
             f"{path}: not a prepared data set (no prepared.json); make one with `dflash data prepare`"
         ) from None
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path / 'prepared.json'}: damaged: {error}") from None
     if prepared.schema != SCHEMA:
         raise InputError(
             f"{path}: prepared with schema {prepared.schema}, this version reads {SCHEMA}; prepare it again"
         )
+    if not prepared.files or {file.name for file in path.glob("*.arrow")} != set(prepared.files):
+        raise InputError(f"{path}: its Arrow files are not those of prepared.json; prepare it again")
     for name, digest in prepared.files.items():
         file = path / name
         if not file.is_file() or sha256_file(file) != digest:
             raise InputError(f"{file}: missing or damaged (its sha256 differs from prepared.json); prepare it again")
     try:
         table = datasets.load_from_disk(str(path))
+        if table.features != FEATURES:
+            raise ValueError(f"its columns are {table.features}")
     except Exception as error:  # datasets and pyarrow raise many kinds for a damaged directory
         raise InputError(f"{path}: cannot be read as a data set: {str(error).splitlines()[0]}") from error
     return prepared, [Document(**row) for row in table]

@@ -49,7 +49,11 @@ def locate_target(model: str) -> TargetFiles:
     """
     if model.startswith("package:"):
         return _converted(_gguf_in_package(model.removeprefix("package:")))
-    path = Path(model).expanduser()
+    if not model:
+        raise InputError(
+            "target.model is empty; allowed: a Hugging Face directory, a .gguf file, package:NAME, a hub id"
+        )
+    path = Path(model).expanduser() if model.startswith("~/") else Path(model)
     if path.suffix == ".gguf":
         return _converted(path)
     if path.is_dir():
@@ -93,7 +97,7 @@ def _converted(gguf: Path) -> TargetFiles:
     try:
         if json.loads((directory / "dflash_target.json").read_text())["files"] != _fingerprint(directory):
             raise ValueError("its files differ from those that were converted")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{directory}: damaged conversion of {gguf.name}: {error}; delete the directory to redo it"
         ) from None

@@ -83,6 +83,8 @@ def build(config: Config) -> Training:
     target = load_target(files, device=device, dtype=target_dtype(config.target.dtype, device))
     _check_fit(config, target, prepared)
     rows, left_out = pack(documents, config.data.row_tokens)
+    if not count_anchors(rows):
+        raise InputError(f"{config.data.path}: no token can be an anchor: no two supervised tokens stand side by side")
     say(
         f"data: {len(documents)} documents in {len(rows)} rows of {config.data.row_tokens} tokens, "
         f"{count_anchors(rows)} possible anchors; {prepared.skipped_short + left_out} samples left out as too short"
@@ -94,6 +96,10 @@ def build(config: Config) -> Training:
     drafter.to(device=device, dtype=target_dtype(config.drafter.dtype, device))
     compiled = _compiler(config.compile.enabled)
     kind = default_kind(device) if config.drafter.attention == "auto" else config.drafter.attention
+    if kind == "flex" and device.type == "cpu":
+        raise ConfigError(
+            "drafter.attention = 'flex' on a CPU: flex attention has no CPU backward in torch 2.11; use sdpa"
+        )
     return Training(
         config=config,
         device=device,
@@ -223,6 +229,10 @@ def train(training: Training, run: RunDirectory, resumed: Checkpoint | None, *, 
     config = training.config
     first = resumed.step if resumed else 0
     last = min(config.run.steps, max_steps or config.run.steps)
+    if last < first:
+        raise ConfigError(
+            f"the run is at step {first} already, past the last step asked for, {last}; raise --max-steps"
+        )
     line = StepLine(first=first, last=last)
     with stop_signals() as stop, progress_bar(first, last) as advance:
         for step in range(first, last):
@@ -314,10 +324,10 @@ _FREE = {
 
 def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     return [
-        f"{section}.{key} (was {old[section].get(key)!r}, is {value!r})"
+        f"{section}.{key} (was {old[section][key]!r}, is {value!r})"
         for section, values in new.items()
         for key, value in values.items()
-        if key not in _FREE.get(section, set()) and old.get(section, {}).get(key) != value
+        if key not in _FREE.get(section, set()) and old.get(section, {}).get(key, value) != value
     ]
 
 

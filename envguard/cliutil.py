@@ -7,13 +7,14 @@ shape, since envguard imports nothing but the standard library and ``packaging``
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from envguard.errors import CRASHED, INTERRUPTED, OK, USAGE, ToolError
+from envguard.errors import CRASHED, FINDINGS, INTERRUPTED, OK, USAGE, ToolError
 
 CLOSED_PIPE = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
@@ -88,12 +89,29 @@ def _explain(program: str, error: Exception) -> int:
         is_help = message.startswith("Usage:")  # a group called without a command
         say(message if is_help else f"error: {message.rstrip('.')}; see {_command_path(program, error)} --help")
         return USAGE
+    if isinstance(error, OSError) and error.errno is not None:
+        say(f"error: {describe_os_error(error)}")
+        return FINDINGS
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in OWN_PACKAGES:
         say(f"error: a package cannot be imported ({error}): the environment has drifted, run envguard doctor")
         return CRASHED
     advice = "run envguard doctor, and if it finds nothing, repeat with --debug and report the traceback"
     say(f"error: a bug in {program} ({type(error).__name__}: {error}): {advice}")
     return CRASHED
+
+
+def describe_os_error(error: OSError) -> str:
+    """One line for what the system refused: the place, its words, what to do."""
+    place = error.filename or error.filename2
+    where = f"{place}: " if place else ""
+    advice = {
+        errno.ENOSPC: "free some space, or choose another place",
+        errno.EDQUOT: "free some space, or choose another place",
+        errno.EROFS: "choose another place",
+        errno.EACCES: "choose another place, or change its permissions",
+        errno.EPERM: "choose another place, or change its permissions",
+    }.get(error.errno or 0, "choose another place")
+    return f"{where}{(error.strerror or type(error).__name__).lower()}; {advice}"
 
 
 def _command_path(program: str, error: object) -> str:

@@ -31,7 +31,9 @@ def _command(arguments: list[str]) -> object:
 
     try:
         return app(args=arguments, prog_name="dflash", standalone_mode=False)
-    except typer.Abort:  # the user declined a question
+    except typer.Abort as abort:  # typer turns Ctrl-C and every EOFError of a command into this
+        if isinstance(abort.__context__, EOFError):
+            raise abort.__context__ from None
         raise KeyboardInterrupt from None
 
 

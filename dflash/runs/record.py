@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from dflash.errors import ConfigError, Interrupted
 from envguard.atomic import write_text
-from envguard.errors import INTERRUPTED, ToolError
+from envguard.errors import CRASHED, FINDINGS, INTERRUPTED, ToolError, UsageError
 
 log = logging.getLogger("dflash")
 
@@ -52,14 +52,21 @@ class RunDirectory:
         """Write a JSON file of the run, atomically."""
         write_text(self.path / name, json.dumps(value, indent=1, sort_keys=False) + "\n")
 
-    def keep_metrics_until(self, step: int) -> None:
-        """Cut ``metrics.jsonl`` after the line of ``step`` (0: empty), where a resumed run goes on."""
-        kept = []
-        if self.metrics_path.exists():
-            for line in self.metrics_path.read_text().split("\n")[:-1]:  # what follows the last newline is half a line
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-        write_text(self.metrics_path, "".join(kept))
+    def accept(self, config_toml: str, *, step: int, checkpoint_every: int) -> None:
+        """Begin after ``step``: write the configuration, cut ``metrics.jsonl`` after that step's line.
+
+        Raises:
+            ConfigError: the metrics are damaged, or tell of checkpoints that are not there any more.
+        """
+        lines = read_metrics(self.metrics_path)
+        reached = lines[-1][0] if lines else 0
+        if step == 0 and reached >= checkpoint_every:
+            raise ConfigError(
+                f"{self.metrics_path}: reaches step {reached}, but {self.checkpoints} holds no checkpoint "
+                f"to resume from; bring it back, or choose another run.dir"
+            )
+        write_text(self.path / "config.toml", config_toml)
+        write_text(self.metrics_path, "".join(text for number, text in lines if number <= step))
 
     def metric(self, values: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
@@ -75,7 +82,7 @@ class RunDirectory:
 
 
 @contextlib.contextmanager
-def open_run(path: Path, *, resume: bool, config_toml: str, argv: list[str]) -> Iterator[RunDirectory]:
+def open_run(path: Path, *, resume: bool, argv: list[str]) -> Iterator[RunDirectory]:
     """Own ``path`` for the time of a run; record how it ends.
 
     Raises:
@@ -87,7 +94,7 @@ def open_run(path: Path, *, resume: bool, config_toml: str, argv: list[str]) -> 
         lock.acquire()
     except Timeout:
         raise ConfigError(f"{path}: another process is running in it; choose another run.dir or wait") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise ConfigError(f"{path}: cannot be used as run.dir: {error}") from None
     with lock, _log_to(path / "log.txt"):
         run = RunDirectory(path)
@@ -103,15 +110,21 @@ def open_run(path: Path, *, resume: bool, config_toml: str, argv: list[str]) -> 
             argv=argv,
             starts=[*earlier.get("starts", []), {"at": now(), "after": _how_ended(earlier)}],
         )
-        write_text(path / "config.toml", config_toml)
         try:
             yield run
+        except UsageError as error:
+            log.error("%s", error)
+            if earlier:  # a start that was refused is no end of the run before it
+                run.write_json("run.json", earlier)
+            else:
+                run.update(ended=now(), **_ending(error))
+            raise
         except BaseException as error:
             run.update(ended=now(), **_ending(error))
-            if not isinstance(error, ToolError):
-                log.exception("the run died")
-            else:
+            if isinstance(error, ToolError):
                 log.error("%s", error)
+            else:
+                log.exception("the run died")
             raise
         else:
             run.update(status="finished", exit=0, reason=None, ended=now())
@@ -119,16 +132,43 @@ def open_run(path: Path, *, resume: bool, config_toml: str, argv: list[str]) -> 
             run.close()
 
 
+def read_metrics(path: Path) -> list[tuple[int, str]]:
+    """(step, line with its newline) of every complete line; a half-written last line is left out.
+
+    Raises:
+        ConfigError: a complete line is not a metric.
+    """
+    if not path.exists():
+        return []
+    lines = []
+    for number, raw in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            step = json.loads(raw)["step"]
+            if type(step) is not int:
+                raise ValueError("step is no integer")
+            lines.append((step, raw.decode() + "\n"))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ConfigError(f"{path}:{number}: damaged ({error}); mend or delete the line to resume") from None
+    return lines
+
+
 def _earlier(path: Path, resume: bool) -> dict[str, Any]:
+    """``run.json`` of the run that is resumed, or {} for a new one; a start that came to nothing is no run."""
+    used = any((path / "checkpoints").glob("step_*")) or bool(read_metrics(path / "metrics.jsonl"))
+    if not resume:
+        if used:
+            raise ConfigError(f"{path}: holds a run already; use --resume to go on with it, or choose another run.dir")
+        return {}
     file = path / "run.json"
     if not file.exists():
         return {}
-    if not resume:
-        raise ConfigError(f"{path}: holds a run already; use --resume to go on with it, or choose another run.dir")
     try:
-        return dict(json.loads(file.read_text()))
-    except (OSError, ValueError) as error:
+        earlier = json.loads(file.read_text())
+        if not isinstance(earlier, dict) or not isinstance(earlier.get("starts"), list):
+            raise ValueError("not a run record")
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: damaged: {error}; move it away to resume from the checkpoints alone") from None
+    return earlier
 
 
 def _how_ended(earlier: dict[str, Any]) -> str | None:
@@ -141,13 +181,15 @@ def _ending(error: BaseException) -> dict[str, Any]:
         return {"status": "interrupted", "exit": INTERRUPTED, "reason": str(error) or "interrupted"}
     if isinstance(error, ToolError):
         return {"status": "failed", "exit": error.exit_code, "reason": str(error)}
-    return {"status": "failed", "exit": 3, "reason": f"{type(error).__name__}: {error}"}
+    code = FINDINGS if isinstance(error, OSError) else CRASHED
+    return {"status": "failed", "exit": code, "reason": f"{type(error).__name__}: {error}"}
 
 
 @contextlib.contextmanager
 def _log_to(path: Path) -> Iterator[None]:
     """Everything logged goes to ``path``, and so do the stacks of a fatal signal."""
     root = logging.getLogger()
+    logging.raiseExceptions = False  # a full disk must not print a traceback for every line of the log
     with path.open("a") as sink:
         handler = logging.StreamHandler(sink)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -73,10 +73,10 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_set_takes_toml_values_and_bare_text(tmp_path: Path) -> None:
     path = write(tmp_path, '[data]\npath = "d"\n')
-    config = load_config(path, ["optim.lr=1", "data.path=other/place", "optim.betas=[0.8, 1]", "compile.enabled=false"])
+    config = load_config(path, ["optim.lr=1", "data.path=other/place", "optim.betas=[0, 0.9]", "compile.enabled=false"])
     assert config.optim.lr == 1.0
     assert config.data.path == "other/place"
-    assert config.optim.betas == (0.8, 1.0)
+    assert config.optim.betas == (0.0, 0.9)
     assert config.compile.enabled is False
 
 
