@@ -25,7 +25,7 @@ from dflash.batch import Batch, Row
 from dflash.console import stage
 from dflash.errors import InputError, RunError
 from dflash.target import Target
-from envguard.atomic import new_directory
+from envguard.atomic import new_directory, sweep
 
 FORMAT = 1
 
@@ -139,6 +139,7 @@ def build_cache(target: Target, rows: Sequence[Row], layer_ids: tuple[int, ...],
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{directory}.lock"):
+        sweep(directory)
         if not directory.is_dir():
             _compute(target, rows, layer_ids, directory)
     return CachedFeatures(directory)

@@ -43,7 +43,7 @@ def read_samples(path: Path) -> list[Sample]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     samples = list(parse_samples(path, data))
     if not samples:
-        raise InputError(f"{path}: holds no samples; expected one JSON object a line with at least id and prompt")
+        raise InputError(f"{path}: holds no samples; expected one JSON object a line with at least a prompt")
     seen: dict[str, int] = {}
     for number, sample in enumerate(samples, 1):
         if sample.id in seen:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from dflash.console import stage
 from dflash.errors import InputError
 from dflash.paths import targets_dir
-from envguard.atomic import new_directory, sha256_file
+from envguard.atomic import new_directory, sha256_file, sweep
 
 GGUF_MAGIC = b"GGUF"
 CONVERTER = 1  # raise it when the conversion changes, so that old conversions are not reused
@@ -92,6 +92,7 @@ def _converted(gguf: Path) -> TargetFiles:
     if not directory.is_dir():
         directory.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{directory}.lock"):
+            sweep(directory)
             if not directory.is_dir():
                 _convert(gguf, source, directory)
     try:

@@ -80,6 +80,12 @@ def new_directory(path: Path) -> Iterator[Path]:
     fsync_dir(path.parent)
 
 
+def sweep(path: Path) -> None:
+    """Remove what killed ``new_directory`` calls for ``path`` left; call it under the lock that writers of it hold."""
+    for left in path.parent.glob(f".tmp-{path.name}-*"):
+        shutil.rmtree(left)
+
+
 def sha256_bytes(data: bytes) -> str:
     """Hex sha256 of ``data``."""
     return hashlib.sha256(data).hexdigest()

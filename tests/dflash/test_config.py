@@ -58,6 +58,14 @@ def test_every_problem_is_reported_at_once_with_key_got_and_hint(tmp_path: Path)
         ('[data]\npath = "d"\nrow_tokens = 32\n[drafter]\nblock_size = 64\n', "does not fit into data.row_tokens 32"),
         ('[data]\npath = "d"\n[optim]\nbetas = [0.9]\n', "optim.betas"),
         ('[data]\npath = "d"\n[run]\nsteps = true\n', "run.steps"),
+        ('[data]\npath = "d"\n[optim]\nlr = inf\n', "optim.lr"),
+        ('[data]\npath = "d"\n[optim]\nlr = 1e300\n', "optim.lr"),
+        ('[data]\npath = "d"\n[optim]\nbetas = [1, 1]\n', "optim.betas.0"),
+        ('[data]\npath = "d"\n[optim]\nbetas = [true, false]\n', "optim.betas.0"),
+        ('[data]\npath = "d"\nrow_tokens = 1000000000000\n', "data.row_tokens"),
+        ("x = " + "[" * 5000 + "\n", "not valid TOML"),
+        ("x = " + "1" * 5000 + "\n", "not valid TOML"),
+        ('run = 3\n[data]\npath = "d"\n', "run: must be a section, written [run], got 3"),
     ],
 )
 def test_bad_files_are_one_clear_error(tmp_path: Path, text: str, part: str) -> None:

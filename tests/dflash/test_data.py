@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from dflash.data import Schedule, pack
 from dflash.errors import InputError
+from dflash.generate import generate_file
 from dflash.jsonl import Sample, cut_partial_line, dump_sample, read_samples
 from dflash.prepare import Document
-from tests.dflash.helpers import MASK, random_document
+from tests.dflash.helpers import MASK, random_document, tiny_target
 
 
 def document(length: int, prompt_length: int, seed: int = 0) -> Document:
@@ -114,3 +115,33 @@ def test_a_half_written_last_line_is_cut(tmp_path: Path) -> None:
     path.write_text('{"id": "a", "prompt": "x"}\n{"id": "b", "pro')
     cut_partial_line(path)
     assert path.read_text() == '{"id": "a", "prompt": "x"}\n'
+
+
+@pytest.mark.parametrize("line", ['{"id": "a", "prompt": "\\ud800"}', '{"id": "\\udfff", "prompt": "x"}', "[" * 5000])
+def test_what_is_no_text_or_no_json_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(InputError, match=r"p\.jsonl:1: "):
+        read_samples(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"my precious notes, no newline",
+        b'{"id": "a", "prompt": "x"}\n{"id": "b", "prompt": "y"}',
+        b"notes\nmore notes\n",
+    ],
+    ids=["notes", "prompts", "lines"],
+)
+def test_generate_does_not_touch_a_file_that_is_not_its_own(tmp_path: Path, content: bytes) -> None:
+    out = tmp_path / "out.jsonl"
+    out.write_bytes(content)
+    with pytest.raises(InputError):
+        generate_file(tiny_target(), [Sample(id="c", prompt="z")], out, batch_size=1, max_new_tokens=1)
+    assert out.read_bytes() == content
+
+
+def test_generate_refuses_what_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a regular file"):
+        generate_file(tiny_target(), [Sample(id="c", prompt="z")], tmp_path, batch_size=1, max_new_tokens=1)

@@ -56,6 +56,12 @@ def test_spans_are_found_in_every_row_and_padding_is_in_none() -> None:
     assert document_spans(documents) == [(0, 2), (2, 1), (4, 1), (5, 3)]
 
 
+def test_what_a_killed_process_left_is_swept(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-features-x").mkdir()
+    build_cache(tiny_target(), rows(), TAPS, tmp_path / "features")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["features"]
+
+
 def test_a_damaged_row_is_noticed_when_it_is_read(tmp_path: Path) -> None:
     build_cache(tiny_target(), rows(), TAPS, tmp_path / "features")
     array = np.load(tmp_path / "features" / "features.npy", mmap_mode="r+")

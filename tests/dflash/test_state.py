@@ -159,6 +159,32 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, damage: str) ->
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("field", ["step", "shape", "config", "data_digest", "target_fingerprint", "torch"])
+def test_no_field_of_a_checkpoint_can_change_unnoticed(tmp_path: Path, field: str) -> None:
+    _, _, path = saved(tmp_path)
+    document = json.loads((path / "state.json").read_text())
+    document["state"][field] = 1 if field == "step" else "x"
+    (path / "state.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    with pytest.raises(InputError, match="differs from the seal"):
+        load_checkpoint(path)
+
+
+def test_a_damaged_newest_checkpoint_names_the_one_before(tmp_path: Path) -> None:
+    drafter, optimizer, _ = saved(tmp_path)
+    newest = save(tmp_path, 3, drafter, optimizer)
+    (newest / "state.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="delete it to go on from step_00000002"):
+        load_checkpoint(newest)
+
+
+def test_what_a_killed_writer_left_is_swept_and_strays_are_no_checkpoints(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-step_00000001-x").mkdir()
+    (tmp_path / "step_99999999").mkdir()
+    _, _, path = saved(tmp_path)
+    assert list_checkpoints(tmp_path) == [path]
+    assert not (tmp_path / ".tmp-step_00000001-x").exists()
+
+
 def test_no_checkpoint_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no checkpoint here"):
         find_checkpoint(tmp_path)

@@ -1,0 +1,130 @@
+"""The run directory: who may use it, what it says of the end, and what a refused start leaves as it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash.errors import ConfigError, Interrupted, RunError
+from dflash.runs.record import open_run, read_metrics
+
+
+def record(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((path / "run.json").read_text())
+    return document
+
+
+def finish(path: Path, steps: int = 3, *, checkpoint: bool = True) -> None:
+    """A run that did ``steps`` steps."""
+    with open_run(path, resume=False, argv=["dflash"]) as run:
+        run.accept("x = 1\n", step=0, checkpoint_every=2)
+        for step in range(1, steps + 1):
+            run.metric({"step": step, "loss": 1.0})
+        if checkpoint:
+            (path / "checkpoints" / f"step_{steps:08d}").mkdir(parents=True)
+
+
+def test_a_finished_run_says_so(tmp_path: Path) -> None:
+    finish(tmp_path / "run")
+    assert (record(tmp_path / "run")["status"], record(tmp_path / "run")["exit"]) == ("finished", 0)
+    assert [step for step, _ in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (RunError("the loss is nan"), "failed", 1),
+        (Interrupted("SIGTERM"), "interrupted", 130),
+        (KeyboardInterrupt(), "interrupted", 130),
+        (OSError(28, "No space left on device"), "failed", 1),
+        (ZeroDivisionError("x"), "failed", 3),
+    ],
+)
+def test_every_end_is_recorded(tmp_path: Path, error: BaseException, status: str, code: int) -> None:
+    with pytest.raises(type(error)), open_run(tmp_path / "run", resume=False, argv=[]):
+        raise error
+    assert (record(tmp_path / "run")["status"], record(tmp_path / "run")["exit"]) == (status, code)
+
+
+def test_a_run_needs_resume_even_where_its_record_is_gone(tmp_path: Path) -> None:
+    finish(tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    with pytest.raises(ConfigError, match="holds a run already"), open_run(tmp_path / "run", resume=False, argv=[]):
+        pass
+
+
+def test_a_start_that_came_to_nothing_can_be_repeated(tmp_path: Path) -> None:
+    with pytest.raises(RunError), open_run(tmp_path / "run", resume=False, argv=[]):
+        raise RunError("the guard refused")
+    with open_run(tmp_path / "run", resume=False, argv=[]):
+        pass
+    assert record(tmp_path / "run")["status"] == "finished"
+
+
+def test_a_refused_resume_leaves_the_record_and_the_configuration(tmp_path: Path) -> None:
+    finish(tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    with pytest.raises(ConfigError), open_run(tmp_path / "run", resume=True, argv=[]):
+        raise ConfigError("another learning rate")
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+    assert (tmp_path / "run" / "config.toml").read_text() == "x = 1\n"
+
+
+def test_a_killed_run_is_noted_by_the_next(tmp_path: Path) -> None:
+    finish(tmp_path / "run")
+    killed = record(tmp_path / "run") | {"status": "running", "exit": None}
+    (tmp_path / "run" / "run.json").write_text(json.dumps(killed))
+    with open_run(tmp_path / "run", resume=True, argv=[]):
+        pass
+    assert [start["after"] for start in record(tmp_path / "run")["starts"]] == [None, "killed"]
+
+
+def test_metrics_are_cut_where_a_resume_goes_on_and_half_a_line_is_dropped(tmp_path: Path) -> None:
+    finish(tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"step": 4, "lo')
+    with open_run(tmp_path / "run", resume=True, argv=[]) as run:
+        run.accept("x = 2\n", step=2, checkpoint_every=2)
+    assert [step for step, _ in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
+
+
+def test_metrics_without_the_checkpoints_they_tell_of_are_not_thrown_away(tmp_path: Path) -> None:
+    finish(tmp_path / "run", checkpoint=False)
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    with (
+        pytest.raises(ConfigError, match="holds no checkpoint"),
+        open_run(tmp_path / "run", resume=True, argv=[]) as run,
+    ):
+        run.accept("x = 2\n", step=0, checkpoint_every=2)
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("line", [b"garbage", b"[]", b"{}", b'{"step": "x"}', b'{"step": null}', b"\xff\xfe", b""])
+def test_a_damaged_metric_is_named(tmp_path: Path, line: bytes) -> None:
+    finish(tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("ab") as metrics:
+        metrics.write(line + b"\n")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl:4: damaged"):
+        read_metrics(tmp_path / "run" / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("content", ["", "3", "null", "[]", '{"starts": 3}', "[" * 5000])
+def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+    finish(tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"run\.json: damaged"), open_run(tmp_path / "run", resume=True, argv=[]):
+        pass
+
+
+def test_two_processes_cannot_share_a_directory(tmp_path: Path) -> None:
+    with (
+        open_run(tmp_path / "run", resume=False, argv=[]),
+        pytest.raises(ConfigError, match="another process is running in it"),
+        open_run(tmp_path / "run", resume=True, argv=[]),
+    ):
+        pass
+    with pytest.raises(ConfigError, match="cannot be used"), open_run(Path("/proc/nowhere"), resume=False, argv=[]):
+        pass
