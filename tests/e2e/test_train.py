@@ -123,7 +123,9 @@ def test_a_damaged_checkpoint_stops_a_resume(lab: Lab, first_run: str) -> None:
     data[-1] ^= 1
     state.write_bytes(data)
     done = lab.train("damaged", "--resume", steps=24, expect=2)
-    assert f"{state}: damaged" in done.stderr
+    assert f"{state.parent}: damaged checkpoint: the sha256 of state.safetensors differs" in done.stderr
+    assert "delete it to go on from step_00000020" in done.stderr
+    assert lab.json("damaged", "run.json") == lab.json(first_run, "run.json")
 
 
 def test_a_loss_that_is_not_finite_stops_before_the_optimizer(lab: Lab, first_run: str) -> None:
