@@ -14,9 +14,19 @@ from typing import Generic, Literal, TypeVar
 from envguard.errors import ToolError
 from envguard.policy import Severity
 
-Status = Literal["error", "fail", "warn", "skip"]
-Tier = Literal["fast", "standard"]
-"""``fast`` reads files only (every start of a run); ``standard`` may also call uv (``envguard check``, CI)."""
+Status = Literal["error", "fail", "warn", "waived", "skip"]
+Tier = Literal["fast", "standard", "deep", "gpu"]
+"""``fast`` lists and reads small files (every start of a run); ``standard`` also compares what is installed with RECORD
+and asks uv and git (``envguard check``, CI); ``deep`` hashes every file; ``gpu`` starts torch in a subprocess. Each one
+includes those before it, save that ``gpu`` does not include ``deep``."""
+
+INCLUDED: dict[Tier, tuple[Tier, ...]] = {
+    "fast": ("fast",),
+    "standard": ("fast", "standard"),
+    "deep": ("fast", "standard", "deep"),
+    "gpu": ("fast", "standard", "gpu"),
+}
+"""The tiers whose checks a judgement of that tier runs."""
 
 Context = TypeVar("Context")
 

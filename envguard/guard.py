@@ -6,6 +6,7 @@ raises instead where the environment has drifted. It imports no torch, changes n
 
 from __future__ import annotations
 
+import datetime
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError
 from envguard.expect import Expected, expect
-from envguard.findings import Tier, run_checks
+from envguard.findings import INCLUDED, Tier, run_checks
 from envguard.inspection import Inspection
 from envguard.lock import load_lock
 from envguard.observe import Observation, observe
@@ -39,7 +40,7 @@ def check_project(
         CheckCrashed: the environment cannot be listed, or ``packaging`` cannot be imported.
     """
     case = inspect(project, profile, python, tier=tier)
-    findings = run_checks([check for check in CHECKS if tier == "standard" or check.tier == "fast"], case)
+    findings = run_checks([check for check in CHECKS if check.tier in INCLUDED[tier]], case)
     interpreter = case.observation.interpreter
     return Report(
         profile=case.profile.name,
@@ -72,7 +73,7 @@ def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Ti
         expected = expect(load_lock(lock), observation.interpreter.marker_environment())
     except LockError as error:
         lock_problem = str(error)
-    asks_uv = tier == "standard" and expected is not None
+    asks_uv = tier != "fast" and expected is not None
     return Inspection(
         observation=observation,
         policy=policy,
@@ -84,6 +85,7 @@ def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Ti
         project_venv=home.venv,
         python_was_named=python is not None,
         lock_check=check_lock(lock.parent, _uv(observation.interpreter.prefix)) if asks_uv else None,
+        today=datetime.datetime.now(datetime.UTC).date(),
     )
 
 

@@ -5,6 +5,7 @@ In: values that others have read. Out: the frozen ``Inspection`` that every chec
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class Inspection:
     """Whether the user chose the judged interpreter."""
     lock_check: LockCheck | None
     """uv's own verdict; None in the fast tier."""
+    today: datetime.date
+    """The day that waivers are judged by."""
 
     def without_lock(self) -> Skip:
         """The skip of every check that needs the lock."""

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from envguard.errors import ProbeError
 from envguard.probes import gpu, interpreter
+from envguard.probes.contents import Contents
 from envguard.probes.distributions import Distribution, read_installed
 from envguard.probes.gpu import Gpu
 from envguard.probes.interpreter import Interpreter
@@ -55,6 +56,8 @@ class Observation:
     """None where they were not asked for."""
     variables: tuple[tuple[str, str], ...]
     """The relevant environment variables of this process, sorted."""
+    contents: Contents | None
+    """The installed files against RECORD; None in the fast tier."""
 
 
 def observe(
@@ -86,6 +89,7 @@ def observe(
         driver_problem=driver_problem,
         gpus=gpu.gpus() if with_gpus else None,
         variables=tuple(sorted((k, v) for k, v in variables.items() if RELEVANT_VARIABLES.fullmatch(k))),
+        contents=None,
     )
 
 

@@ -7,6 +7,7 @@ the lock; globs and specifiers are kept as text, the checks interpret them.
 
 from __future__ import annotations
 
+import datetime
 import re
 import tomllib
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from envguard.strict import StrictTable
 
 SCHEMA = 1
 FILE_NAME = "envguard.toml"
+MAX_WAIVER_DAYS = 90
+DEFAULT_WATCHED = ("torch", "transformers", "triton", "tokenizers", "safetensors", "numpy")
 
 Severity = Literal["fail", "warn"]
 
@@ -50,6 +53,26 @@ class Profile:
     """Specifier of the NVIDIA driver; None: the table of minimal drivers for torch's CUDA release."""
     packages: tuple[tuple[str, str], ...] = ()
     """Pinned (name, version) pairs that hold whatever the lock says."""
+    deny_variables: tuple[str, ...] = ()
+    """Globs of environment variables that must not be set."""
+    require_variables: tuple[tuple[str, str], ...] = ()
+    """(name, value) pairs that the environment must hold."""
+    jit: bool = False
+    """Whether the project compiles CUDA code itself, so that nvcc has to fit torch's CUDA release."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiver:
+    """One finding that is known, accepted and owned, until a day."""
+
+    check: str
+    """Id of the check."""
+    match: str
+    """Glob on the finding's subject."""
+    reason: str
+    owner: str
+    expires: datetime.date
+    """The last day on which it holds; at most ``MAX_WAIVER_DAYS`` ahead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +86,18 @@ class Policy:
     """Globs of distributions that may be there although the lock does not name them."""
     forbid: tuple[str, ...]
     """Globs of distributions and import directories that must not be there."""
+    watched: tuple[str, ...]
+    """Distributions whose code decides results: their files are hashed in the standard tier, their imports must
+    resolve to their own files, and the lock may not move them in passing (LCK003)."""
+    allow_unowned: tuple[str, ...]
+    """Globs of paths in site-packages that no RECORD needs to name."""
+    allow_overlap: tuple[str, ...]
+    """Globs of paths that two distributions may both own."""
+    recorded: str | None
+    """An ``env.json`` of the good environment, relative to the policy file, that builds and code are compared with."""
+    source: tuple[str, ...]
+    """The project's own code: directories or files, relative to the policy file."""
+    waivers: tuple[Waiver, ...]
     auto_with_driver: str | None
     auto_without_driver: str | None
     profiles: tuple[Profile, ...]
@@ -112,6 +147,7 @@ def _read_policy(path: Path, root: StrictTable) -> Policy:
     rules = root.table("distributions")
     auto = root.table("auto")
     named = root.table("profiles")
+    files = root.table("files")
     profiles = tuple(_read_profile(name, named.table(name)) for name in named.names())
     if not profiles:
         root.problem("profiles", "no profile is declared, at least one [profiles.NAME] must be")
@@ -120,6 +156,12 @@ def _read_policy(path: Path, root: StrictTable) -> Policy:
         unexpected=cast(Severity, rules.choice("unexpected", ("fail", "warn"), "warn")),
         allow=rules.strings("allow"),
         forbid=rules.strings("forbid"),
+        watched=rules.strings("watched", DEFAULT_WATCHED),
+        allow_unowned=files.strings("allow-unowned"),
+        allow_overlap=files.strings("allow-overlap"),
+        recorded=root.string("recorded"),
+        source=root.strings("source"),
+        waivers=(),
         auto_with_driver=auto.string("with-driver"),
         auto_without_driver=auto.string("without-driver"),
         profiles=profiles,
@@ -128,7 +170,7 @@ def _read_policy(path: Path, root: StrictTable) -> Policy:
     for key in ("with-driver", "without-driver"):
         if (name := auto.string(key)) is not None and name not in names:
             auto.problem(key, f"got {name!r}, allowed is a declared profile: {', '.join(names)}")
-    for table in (root, rules, auto):
+    for table in (root, rules, auto, files):
         table.close()
     return policy
 
@@ -140,6 +182,8 @@ def _read_profile(name: str, table: StrictTable) -> Profile:
         if text and specifier_set(text) is None:
             table.problem(key, f"got {text!r}, allowed is a version specifier such as '>=3.11,<3.14'")
     pins = table.table("packages")
+    variables = table.table("env")
+    required = variables.table("require")
     profile = Profile(
         name=name,
         python=python,
@@ -148,7 +192,11 @@ def _read_profile(name: str, table: StrictTable) -> Profile:
         torch=tuple(_read_torch(each) for each in table.tables("torch")),
         driver=driver,
         packages=tuple((package, pins.required(package)) for package in sorted(pins.names())),
+        deny_variables=variables.strings("deny"),
+        require_variables=tuple((variable, required.required(variable)) for variable in sorted(required.names())),
+        jit=table.boolean("jit"),
     )
+    variables.close()
     table.close()
     return profile
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 
-from envguard.checks import build, cuda, interpreter, lock, packages
+from envguard.checks import build, cuda, integrity, interpreter, lock, packages, run, shadow, source
 from envguard.errors import UsageError
 from envguard.findings import Check
 from envguard.inspection import Inspection
@@ -19,9 +19,24 @@ CHECKS: tuple[Check[Inspection], ...] = (
     *packages.CHECKS,
     *build.CHECKS,
     *cuda.CHECKS,
+    *integrity.CHECKS,
+    *shadow.CHECKS,
+    *source.CHECKS,
+    *run.CHECKS,
 )
 
-FAMILIES = {"ENV": "Interpreter", "LCK": "Lock", "PKG": "Packages", "BLD": "Builds", "CUD": "CUDA"}
+FAMILIES = {
+    "ENV": "Interpreter",
+    "LCK": "Lock",
+    "PKG": "Packages",
+    "BLD": "Builds",
+    "CUD": "CUDA",
+    "INT": "Installed files",
+    "SHD": "Imports",
+    "SRC": "Source",
+    "RUN": "Numerics",
+    "POL": "Policy",
+}
 """Titles of the families, by the letters of their ids."""
 
 

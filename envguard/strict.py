@@ -53,11 +53,11 @@ class StrictTable:
             return default
         return str(value)
 
-    def strings(self, key: str) -> tuple[str, ...]:
-        """A list of strings; () where the key is absent."""
+    def strings(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """A list of strings; ``default`` where the key is absent."""
         value = self._take(key)
         if value is None:
-            return ()
+            return default
         if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
             self._wrong(key, value, "a list of strings")
             return ()
@@ -85,6 +85,14 @@ class StrictTable:
             return value
         self._wrong(key, value, "an integer")
         return None
+
+    def boolean(self, key: str) -> bool:
+        """True or false; false where the key is absent."""
+        value = self._take(key)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        self._wrong(key, value, "true or false")
+        return False
 
     def problem(self, key: str, text: str) -> None:
         """Note a problem of meaning about ``key``."""

@@ -7,6 +7,7 @@ cannot be read is a value (``problem``), never an exception. File contents are n
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,16 @@ MAX_HEADER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """What ``direct_url.json`` says (PEP 610)."""
+
+    url: str
+    editable: bool
+    commit: str | None
+    """The commit of a version control system that was checked out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
     """One ``*.dist-info`` (or ``*.egg-info``) entry."""
 
@@ -28,6 +39,10 @@ class Distribution:
     """As METADATA says; from the directory's name where METADATA is damaged; "" where neither tells."""
     directory: str
     """The entry's own name in site-packages."""
+    requires: tuple[str, ...]
+    """Its ``Requires-Dist`` lines."""
+    origin: Origin | None
+    """Where it was installed from, if not from an index (``direct_url.json``)."""
     scripts: tuple[str, ...]
     """Console scripts that it declares."""
     installer: str | None
@@ -77,12 +92,13 @@ def _read_distribution(path: Path, *, is_dir: bool) -> Distribution:
     is_egg = path.suffix == ".egg-info"
     problems: list[str] = []
     metadata = "PKG-INFO" if is_egg else "METADATA"
-    headers = _read_headers(path / metadata if is_dir else path, problems)
+    headers, requires = _read_headers(path / metadata if is_dir else path, problems)
     name, version = headers.get("name", ""), headers.get("version", "")
     if not name or not version:
         problems = problems or [f"{metadata} is truncated: it has no {'Version' if name else 'Name'}"]
     if dir_name.startswith("~"):
         problems = ["left over from an interrupted pip"]
+    origin = parse_origin(_read_optional(path / "direct_url.json"), problems) if is_dir else None
     has_record = (path / "RECORD").is_file()
     if not is_egg and not has_record:
         problems.append("RECORD is missing, so nothing can uninstall or verify it")
@@ -90,6 +106,8 @@ def _read_distribution(path: Path, *, is_dir: bool) -> Distribution:
         name=canonical(name or dir_name),
         version=version or dir_version,
         directory=path.name,
+        requires=requires,
+        origin=origin,
         scripts=parse_scripts(_read_optional(path / "entry_points.txt")),
         installer=_read_optional(path / "INSTALLER").strip() or None,
         has_record=has_record,
@@ -97,21 +115,42 @@ def _read_distribution(path: Path, *, is_dir: bool) -> Distribution:
     )
 
 
-def _read_headers(path: Path, problems: list[str]) -> dict[str, str]:
+def _read_headers(path: Path, problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
     try:
         with path.open("rb") as handle:
             head = handle.read(MAX_HEADER_BYTES).decode(errors="replace")
     except OSError as error:
         problems.append(f"{path.name} cannot be read ({error.strerror})")
-        return {}
+        return {}, ()
     headers: dict[str, str] = {}
+    requires: list[str] = []
     for line in head.splitlines():
         if not line.strip():
             break  # the description follows
         key, colon, value = line.partition(":")
         if colon and key in ("Name", "Version"):
             headers.setdefault(key.lower(), value.strip())
-    return headers
+        elif colon and key == "Requires-Dist":
+            requires.append(value.strip())
+    return headers, tuple(requires)
+
+
+def parse_origin(text: str, problems: list[str]) -> Origin | None:
+    """The content of a ``direct_url.json``; None where there is none or it is damaged, which is noted."""
+    if not text:
+        return None
+    try:
+        document = json.loads(text)
+        vcs, directory = document.get("vcs_info", {}), document.get("dir_info", {})
+        commit = vcs.get("commit_id")
+        return Origin(
+            url=str(document["url"]),
+            editable=directory.get("editable") is True,
+            commit=None if commit is None else str(commit),
+        )
+    except (ValueError, KeyError, AttributeError, RecursionError):
+        problems.append("direct_url.json is damaged")
+        return None
 
 
 def parse_scripts(text: str) -> tuple[str, ...]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import os
 import platform
+import site
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,10 @@ class Interpreter:
     """``cpython``, ``pypy``, …"""
     site_packages: Path
     is_venv: bool
+    system_site: bool
+    """Whether the base interpreter's packages are importable beside those of the environment."""
+    user_site: Path | None
+    """The user's own site-packages, where they are importable; None where they are switched off."""
 
     def marker_environment(self) -> dict[str, str]:
         """The PEP 508 environment of this interpreter; the machine part is that of this machine."""
@@ -98,6 +103,8 @@ def _running() -> Interpreter:
         implementation=sys.implementation.name,
         site_packages=Path(sysconfig.get_path("purelib")),
         is_venv=sys.prefix != sys.base_prefix,
+        system_site=sys.prefix != sys.base_prefix and _has_system_site(Path(sys.prefix)),
+        user_site=Path(site.getusersitepackages()) if site.ENABLE_USER_SITE else None,
     )
 
 
@@ -106,6 +113,7 @@ def _from_pyvenv(path: Path, prefix: Path, config: Mapping[str, str]) -> Interpr
     parts = version.split(".")
     if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
         raise ProbeError(f"{prefix / 'pyvenv.cfg'} names no Python version: recreate the venv")
+    is_shared = _is_shared(config)
     return Interpreter(
         executable=path,
         prefix=prefix,
@@ -113,7 +121,29 @@ def _from_pyvenv(path: Path, prefix: Path, config: Mapping[str, str]) -> Interpr
         implementation=config.get("implementation", "CPython").lower(),
         site_packages=prefix / "lib" / f"python{parts[0]}.{parts[1]}" / "site-packages",
         is_venv=True,
+        system_site=is_shared,
+        user_site=_user_site(parts) if is_shared else None,
     )
+
+
+def _has_system_site(prefix: Path) -> bool:
+    try:
+        config = parse_pyvenv((prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace"))
+    except OSError:  # an environment without the file shares nothing (site.py)
+        return False
+    return _is_shared(config)
+
+
+def _is_shared(config: Mapping[str, str]) -> bool:
+    return config.get("include-system-site-packages", "false").lower() == "true"
+
+
+def _user_site(version: Sequence[str]) -> Path | None:
+    """Where ``site.py`` looks for it; None where ``PYTHONNOUSERSITE`` switches it off."""
+    if os.environ.get("PYTHONNOUSERSITE"):
+        return None
+    base = os.environ.get("PYTHONUSERBASE") or os.path.expanduser("~/.local")
+    return Path(base) / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
 
 
 def _ask(path: Path) -> Interpreter:
@@ -130,4 +160,6 @@ def _ask(path: Path) -> Interpreter:
         implementation=implementation,
         site_packages=Path(site_packages),
         is_venv=False,
+        system_site=False,
+        user_site=_user_site(version.split(".")),
     )

@@ -59,7 +59,7 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
         "profiles.a.python: missing, it must be a string",
         "profiles.a.pythn: unknown key, nearest known key: python",
         "auto.with-driver: got 'z', allowed is a declared profile: a",
-        "waiver: unknown key, nearest known key: distributions",
+        "waiver: unknown key, nearest known key: files",
     ]
 
 
