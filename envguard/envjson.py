@@ -33,7 +33,13 @@ def freeze_document(observation: Observation) -> dict[str, Any]:
         },
         "system": observation.system,
         "distributions": [
-            {"name": dist.name, "version": dist.version, "problem": dist.problem} for dist in observation.distributions
+            {
+                "name": dist.name,
+                "version": dist.version,
+                "fingerprint": dist.fingerprint,
+                "problem": dist.problem,
+            }
+            for dist in observation.distributions
         ],
         "torch": dataclasses.asdict(observation.torch) if observation.torch else None,
         "driver": observation.driver,

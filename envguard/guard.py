@@ -7,39 +7,50 @@ raises instead where the environment has drifted. It imports no torch, changes n
 from __future__ import annotations
 
 import datetime
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError
-from envguard.expect import Expected, expect
+from envguard.expect import Expected
 from envguard.findings import INCLUDED, Tier, run_checks
 from envguard.inspection import Inspection
-from envguard.lock import load_lock
-from envguard.observe import Observation, observe
+from envguard.lockcache import load_expected
+from envguard.observe import Observation, look_closer, observe
 from envguard.policy import load_policy
-from envguard.probes.uv_lock import check_lock
+from envguard.probes.programs import is_command
+from envguard.probes.uv_lock import ask_uv
 from envguard.project import find_project
+from envguard.recorded import read_recorded
 from envguard.registry import CHECKS, FAMILIES
 from envguard.repair import Workplace
 from envguard.report import Report
+from envguard.statcache import StatCache
+
+if TYPE_CHECKING:
+    from envguard.probes.hashing import Progress
 
 
 def check_project(
-    project: Path | None = None, profile: str = "auto", python: Path | None = None, *, tier: Tier = "fast"
+    project: Path | None = None,
+    profile: str = "auto",
+    python: Path | None = None,
+    *,
+    tier: Tier = "fast",
+    progress: Progress | None = None,
 ) -> Report:
     """Judge an environment by its project's policy and lock.
 
     ``project`` is searched from the current directory upwards where it is None; ``profile`` ``auto`` chooses by the
     presence of an NVIDIA driver; ``python`` is the running interpreter where it is None. The ``standard`` tier also
-    asks uv whether the lock is stale.
+    asks uv whether the lock is stale, and compares the installed files with RECORD; ``deep`` hashes all of them, and tells
+    ``progress`` how far it is.
 
     Raises:
         UsageError: the project, the profile or the interpreter is not there, or the policy is wrong.
         CheckCrashed: the environment cannot be listed, or ``packaging`` cannot be imported.
     """
-    case = inspect(project, profile, python, tier=tier)
+    case = inspect(project, profile, python, tier=tier, progress=progress)
     findings = run_checks([check for check in CHECKS if check.tier in INCLUDED[tier]], case)
     interpreter = case.observation.interpreter
     return Report(
@@ -60,20 +71,25 @@ def check_project(
     )
 
 
-def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Tier) -> Inspection:
+def inspect(
+    project: Path | None, profile: str, python: Path | None, *, tier: Tier, progress: Progress | None = None
+) -> Inspection:
     """Read everything that the checks judge; the errors are those of ``check_project``."""
     home = find_project(project)
     policy = load_policy(home.policy)
-    observation = observe(python)
+    observation = observe(python, watched=policy.watched)
     chosen = policy.profile(profile, has_driver=observation.driver is not None)
     lock = home.root / chosen.lock
     expected: Expected | None = None
     lock_problem: str | None = None
     try:
-        expected = expect(load_lock(lock), observation.interpreter.marker_environment())
+        expected = load_expected(lock, observation.interpreter.marker_environment(), StatCache.default())
     except LockError as error:
         lock_problem = str(error)
     asks_uv = tier != "fast" and expected is not None
+    answer = ask_uv(lock.parent, _uv(observation.interpreter.prefix)) if asks_uv else None  # it works while we read
+    if tier != "fast":
+        observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
     return Inspection(
         observation=observation,
         policy=policy,
@@ -84,7 +100,8 @@ def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Ti
         lock_problem=lock_problem,
         project_venv=home.venv,
         python_was_named=python is not None,
-        lock_check=check_lock(lock.parent, _uv(observation.interpreter.prefix)) if asks_uv else None,
+        lock_check=answer() if answer else None,
+        recorded=read_recorded(home.root / policy.recorded) if policy.recorded and tier != "fast" else None,
         today=datetime.datetime.now(datetime.UTC).date(),
     )
 
@@ -127,7 +144,7 @@ def freeze(python: Path | None = None) -> dict[str, Any]:
 def _uv(prefix: Path) -> str | None:
     """uv from PATH, else the one inside the judged environment."""
     inside = prefix / "bin" / "uv"
-    return "uv" if shutil.which("uv") else str(inside) if inside.is_file() else None
+    return "uv" if is_command("uv") else str(inside) if inside.is_file() else None
 
 
 def _judged(observation: Observation) -> str:

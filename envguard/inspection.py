@@ -14,6 +14,7 @@ from envguard.findings import Skip
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
 from envguard.probes.uv_lock import LockCheck
+from envguard.recorded import Recorded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,6 +37,8 @@ class Inspection:
     """Whether the user chose the judged interpreter."""
     lock_check: LockCheck | None
     """uv's own verdict; None in the fast tier."""
+    recorded: Recorded | None
+    """The good environment that the policy names; None where it names none."""
     today: datetime.date
     """The day that waivers are judged by."""
 

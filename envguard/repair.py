@@ -46,6 +46,8 @@ def repair_command(repairs: Iterable[Repair], workplace: Workplace) -> str | Non
         command = f"UV_PROJECT_ENVIRONMENT={shlex.quote(str(venv))} {command}"
     if merged.lock:
         command = f"{shlex.join([uv, 'lock', *place])} && {command}"
+    if merged.clean:
+        command = f"{shlex.join([uv, 'cache', 'clean', *merged.clean])} && {command}"
     if merged.delete:
         command = f"{shlex.join(['rm', '-r', *merged.delete])} && {command}"
     return command
@@ -57,6 +59,7 @@ def _merge(repairs: Iterable[Repair]) -> Repair:
         lock=any(repair.lock for repair in each),
         sync=any(repair.sync for repair in each),
         reinstall=tuple(sorted({name for repair in each for name in repair.reinstall})),
+        clean=tuple(sorted({name for repair in each for name in repair.clean})),
         delete=tuple(sorted({path for repair in each for path in repair.delete})),
         python=next((repair.python for repair in each if repair.python), None),
     )
