@@ -19,9 +19,7 @@ from envguard.lockcache import load_expected
 from envguard.observe import Observation, look_closer, observe
 from envguard.policy import load_policy
 from envguard.probes.programs import is_command
-from envguard.probes.uv_lock import ask_uv
 from envguard.project import find_project
-from envguard.recorded import read_recorded
 from envguard.registry import CHECKS, FAMILIES
 from envguard.repair import Workplace
 from envguard.report import Report
@@ -29,6 +27,8 @@ from envguard.statcache import StatCache
 
 if TYPE_CHECKING:
     from envguard.probes.hashing import Progress
+    from envguard.probes.uv_lock import LockCheck
+    from envguard.recorded import Recorded
 
 
 def check_project(
@@ -86,10 +86,17 @@ def inspect(
         expected = load_expected(lock, observation.interpreter.marker_environment(), StatCache.default())
     except LockError as error:
         lock_problem = str(error)
-    asks_uv = tier != "fast" and expected is not None
-    answer = ask_uv(lock.parent, _uv(observation.interpreter.prefix)) if asks_uv else None  # it works while we read
+    lock_check: LockCheck | None = None
+    recorded: Recorded | None = None
     if tier != "fast":
+        from envguard.probes.uv_lock import ask_uv
+        from envguard.recorded import read_recorded
+
+        uv = _uv(observation.interpreter.prefix)
+        answer = ask_uv(lock.parent, uv) if expected is not None else None  # uv works while we read
         observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
+        recorded = read_recorded(home.root / policy.recorded) if policy.recorded else None
+        lock_check = answer() if answer else None
     return Inspection(
         observation=observation,
         policy=policy,
@@ -100,8 +107,8 @@ def inspect(
         lock_problem=lock_problem,
         project_venv=home.venv,
         python_was_named=python is not None,
-        lock_check=answer() if answer else None,
-        recorded=read_recorded(home.root / policy.recorded) if policy.recorded and tier != "fast" else None,
+        lock_check=lock_check,
+        recorded=recorded,
         today=datetime.datetime.now(datetime.UTC).date(),
     )
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envguard.expect import Expected
 from envguard.findings import Skip
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
-from envguard.probes.uv_lock import LockCheck
-from envguard.recorded import Recorded
+
+if TYPE_CHECKING:
+    from envguard.probes.uv_lock import LockCheck
+    from envguard.recorded import Recorded
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

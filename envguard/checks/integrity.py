@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from envguard.checks.build import is_rejected_version_file
 from envguard.checks.causes import broken, is_leftover_of_another_check, is_script, only_names, reinstall
 from envguard.findings import Check, Problem, Repair, Skip
 from envguard.inspection import Inspection
-from envguard.probes.contents import ChangedFile, Contents
+
+if TYPE_CHECKING:
+    from envguard.probes.contents import ChangedFile, Contents
 
 MAX_FILES = 10
 """Findings of one kind that are told one by one; more become one finding for the distribution or directory."""
