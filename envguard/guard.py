@@ -28,7 +28,7 @@ from envguard.statcache import StatCache
 if TYPE_CHECKING:
     from envguard.probes.hashing import Progress
     from envguard.probes.uv_lock import LockCheck
-    from envguard.recorded import Recorded
+    from envguard.recorded_builds import RecordedBuilds
 
 
 def check_project(
@@ -43,8 +43,8 @@ def check_project(
 
     ``project`` is searched from the current directory upwards where it is None; ``profile`` ``auto`` chooses by the
     presence of an NVIDIA driver; ``python`` is the running interpreter where it is None. The ``standard`` tier also
-    asks uv whether the lock is stale, and compares the installed files with RECORD; ``deep`` hashes all of them, and tells
-    ``progress`` how far it is.
+    asks uv whether the lock is stale, and compares the installed files with RECORD; ``deep`` hashes all of them, and
+    tells ``progress`` how far it is.
 
     Raises:
         UsageError: the project, the profile or the interpreter is not there, or the policy is wrong.
@@ -87,15 +87,15 @@ def inspect(
     except LockError as error:
         lock_problem = str(error)
     lock_check: LockCheck | None = None
-    recorded: Recorded | None = None
+    recorded: RecordedBuilds | None = None
     if tier != "fast":
         from envguard.probes.uv_lock import ask_uv
-        from envguard.recorded import read_recorded
+        from envguard.recorded_builds import read_recorded_builds
 
         uv = _uv(observation.interpreter.prefix)
         answer = ask_uv(lock.parent, uv) if expected is not None else None  # uv works while we read
         observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
-        recorded = read_recorded(home.root / policy.recorded) if policy.recorded else None
+        recorded = read_recorded_builds(home.root / policy.recorded) if policy.recorded else None
         lock_check = answer() if answer else None
     return Inspection(
         observation=observation,

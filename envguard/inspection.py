@@ -17,7 +17,7 @@ from envguard.policy import Policy, Profile
 
 if TYPE_CHECKING:
     from envguard.probes.uv_lock import LockCheck
-    from envguard.recorded import Recorded
+    from envguard.recorded_builds import RecordedBuilds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Inspection:
     """Whether the user chose the judged interpreter."""
     lock_check: LockCheck | None
     """uv's own verdict; None in the fast tier."""
-    recorded: Recorded | None
+    recorded: RecordedBuilds | None
     """The good environment that the policy names; None where it names none."""
     today: datetime.date
     """The day that waivers are judged by."""

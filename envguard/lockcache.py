@@ -1,7 +1,7 @@
-"""What a lock expects, through the cache: parsing a lock of a hundred packages costs more than all the fast tier's reading.
+"""What a lock expects, through the cache: parsing a lock of a hundred packages costs as much as the rest of a start.
 
-In: the lock's path and a marker environment. Out: ``Expected``, remembered by the content of the lock and everything that a
-marker can ask about. Refusals are not remembered.
+In: the lock's path and a marker environment. Out: ``Expected``, remembered by the content of the lock and everything
+that a marker can ask about. Refusals are not remembered.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ family is a line here and its title.
 
 from __future__ import annotations
 
-from envguard.checks import build, cuda, integrity, interpreter, lock, packages, run, shadow, source
+from envguard.checks import build, cuda, integrity, interpreter, lock, packages, run, shadow, source, strays
 from envguard.errors import UsageError
 from envguard.findings import Check
 from envguard.inspection import Inspection
@@ -18,6 +18,7 @@ CHECKS: tuple[Check[Inspection], ...] = (
     *build.CHECKS,
     *cuda.CHECKS,
     *integrity.CHECKS,
+    *strays.CHECKS,
     *shadow.CHECKS,
     *source.CHECKS,
     *run.CHECKS,

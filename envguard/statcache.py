@@ -2,8 +2,8 @@
 
 In: a name, and a document. Out: the document as it was written, or None: absent, damaged, another schema, writable or
 owned by somebody else. None always means "read it anew", so a cache that is lost, forged by another user or out of
-space costs time and nothing else. What a file's ``signature`` vouches for is remembered only when the file ``has_settled``:
-a file that was written within the last tick of the clock can change again under the same signature.
+space costs time and nothing else. What a file's ``signature`` vouches for is remembered only when the file
+``has_settled``: a file that was written within the last tick of the clock can change again under the same signature.
 """
 
 from __future__ import annotations

@@ -98,8 +98,9 @@ CHECKS: tuple[Check[Inspection], ...] = (
     Check(
         id="BLD002",
         summary="every distribution is the build that was recorded",
-        why="One version number can stand for several builds: another CUDA label, another index, a local compilation. The "
-        "fingerprint of RECORD's hashes is the same for a wheel and every installation of it, and differs between builds.",
+        why="One version number can stand for several builds: another CUDA label, another index, a local compilation. "
+        "The fingerprint of RECORD's hashes is the same for a wheel and every installation of it, and differs between "
+        "builds.",
         fix="reinstall the distribution from where the recorded one came, or record anew with envguard freeze -o FILE",
         run=_recorded,
         tier="standard",

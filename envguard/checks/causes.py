@@ -9,10 +9,17 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 
-from envguard.findings import Repair
+from envguard.findings import Repair, Skip
 from envguard.inspection import Inspection
 from envguard.pkg import canonical
 from envguard.probes.distributions import Distribution
+
+MAX_FILES = 10
+"""Findings of one kind that are told one by one; more become one finding for the distribution or directory."""
+MAX_NAMED = 3
+
+NOT_COMPARED = Skip(reason="the files were not compared with RECORD: this is the fast tier")
+NOT_HASHED = Skip(reason="only --deep hashes every file")
 
 
 def only_names(names: Iterable[str]) -> tuple[str, ...]:
@@ -46,7 +53,7 @@ def is_script(case: Inspection, path: str) -> bool:
 
 
 def is_leftover_of_another_check(case: Inspection, path: str) -> bool:
-    """Whether an unowned path is told by PKG001 (its distribution is missing), PKG004 (forbidden) or SHD001 (shadows)."""
+    """Whether an unowned path is told by PKG001 (its distribution is missing), PKG004 (forbidden) or SHD001."""
     head = path.partition("/")[0]
     name = canonical(head.partition(".")[0])
     shadowing = {

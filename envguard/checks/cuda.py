@@ -1,6 +1,6 @@
-"""CUD: the NVIDIA driver and the CUDA libraries against the installed build of torch. In: an ``Inspection``. Out: problems.
+"""CUD: the NVIDIA driver and the CUDA libraries against the installed build of torch.
 
-No GPU is touched and no library is loaded.
+In: an ``Inspection``. Out: problems. No GPU is touched and no library is loaded.
 """
 
 from __future__ import annotations
@@ -117,16 +117,16 @@ CHECKS: tuple[Check[Inspection], ...] = (
     Check(
         id="CUD001",
         summary="the libraries of one CUDA release are installed, those that torch was built for",
-        why="Two releases share directories and sonames; which one a process loads depends on the order of imports. pip and "
-        "uv pip install leave the old stack behind when they move torch to another release.",
+        why="Two releases share directories and sonames; which one a process loads depends on the order of imports. "
+        "pip and uv pip install leave the old stack behind when they move torch to another release.",
         fix="make the environment anew: uv sync --locked removes what the lock does not name",
         run=_stacks,
     ),
     Check(
         id="CUD002",
         summary="every native module finds the CUDA libraries that it was linked with, and they are those of torch",
-        why="A module built for another CUDA release, or for another torch, fails at its import with an undefined symbol or a "
-        "missing library, or loads a second runtime beside torch's.",
+        why="A module built for another CUDA release, or for another torch, fails at its import with an undefined "
+        "symbol or a missing library, or loads a second runtime beside torch's.",
         fix="rebuild or reinstall it for the installed torch, or remove it",
         run=_links,
         tier="standard",

@@ -62,7 +62,8 @@ def _not_installed(case: Inspection, each: ImportOrigin) -> list[Problem]:
     return [
         Problem(
             subject=each.module,
-            message=f"import {each.module} succeeds and gives {kind} ({place}), and {each.distribution} is not installed",
+            message=f"import {each.module} succeeds and gives {kind} ({place}), and {each.distribution} is not "
+            "installed",
             observed=place,
             fix=f"delete {place}: no installed distribution owns it",
             repair=Repair(delete=(leftover,)) if place == leftover else Repair(),

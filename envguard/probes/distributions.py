@@ -54,8 +54,8 @@ class Distribution:
     problem: str | None
     """What is damaged in the entry, None where nothing is."""
     fingerprint: str | None = None
-    """Identity of the content that was installed, the same for a wheel, uv and pip (see ``records.py``); None where RECORD
-    cannot tell, and for an editable one, whose content lies in its project."""
+    """Identity of the content that was installed, the same for a wheel, uv and pip (see ``records.py``); None where
+    RECORD cannot tell, and for an editable one, whose content lies in its project."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

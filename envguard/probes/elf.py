@@ -1,7 +1,8 @@
 """Which CUDA libraries the native modules of an environment need: ``DT_NEEDED`` of their ELF headers.
 
-In: shared objects of a site-packages. Out: ``CudaLinks``. It reads a few kilobytes of each file, loads nothing, and runs
-no ``ldd``. What is no 64-bit little-endian ELF file (macOS, Windows, a text stub) needs nothing that it could tell.
+In: shared objects of a site-packages. Out: ``CudaLinks``. It reads a few kilobytes of each file, loads nothing, and
+runs no ``ldd``. What is no 64-bit little-endian ELF file (macOS, Windows, a text stub) needs nothing that it could
+tell.
 """
 
 from __future__ import annotations

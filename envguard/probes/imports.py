@@ -1,8 +1,8 @@
 """What ``import X`` would give in the judged interpreter, without importing anything.
 
-In: an interpreter, the directories that its ``.pth`` files add, and the modules to look for. Out: where each comes from.
-The search is that of Python's own path finder, with the judged interpreter's path and file suffixes instead of ours. Import
-hooks that a package installs at run time are not followed.
+In: an interpreter, the directories that its ``.pth`` files add, and the modules to look for. Out: where each comes
+from. The search is that of Python's own path finder, with the judged interpreter's path and file suffixes instead of
+ours. Import hooks that a package installs at run time are not followed.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class ImportOrigin:
     origin: str | None
     """The file that the import executes; None where there is none (a namespace package, or nothing at all)."""
     portions: tuple[str, ...]
-    """The directories of a namespace package: a directory without ``__init__`` that Python imports as an empty shell."""
+    """The directories of a namespace package: without ``__init__``, Python imports them as an empty shell."""
 
 
 def search_path(interpreter: Interpreter, added: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """``sys.path`` of a program that the judged interpreter runs in the current directory, without the standard library.
+    """``sys.path`` of a program that the judged interpreter runs in the current directory.
 
     The running interpreter's own path is what it is; where our own console script put its directory first, the current
     directory stands there instead, as for ``python -m`` and the workers that torch starts.

@@ -1,4 +1,7 @@
-"""Whether a command is on PATH. In: its name. Out: a yes or no. (``shutil.which`` costs an import of five archivers.)"""
+"""Whether a command is on PATH. In: its name. Out: a yes or no.
+
+(``shutil.which`` costs the import of five archivers.)
+"""
 
 from __future__ import annotations
 

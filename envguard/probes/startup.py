@@ -41,7 +41,7 @@ def read_startup(
     found: Mapping[str, Record],
     others: Sequence[str] = (),
 ) -> tuple[StartupFile, ...]:
-    """Those in ``site_packages``, sorted by name as site.py runs them, then sitecustomize in the directories ``others``."""
+    """Those in ``site_packages``, by name as site.py runs them, then sitecustomize in the directories ``others``."""
     owners = {
         path: dist.name for dist in distributions if dist.directory in found for path in found[dist.directory].startup
     }

@@ -1,8 +1,8 @@
 """Every file below one directory, with its status.
 
-In: a directory. Out: a ``Tree`` of relative paths. Links are followed for files (uv can install by symlink) and never for
-directories, so that no cycle is walked; what cannot be listed is noted and left out. ``__pycache__`` is entered only where
-bytecode is asked for. Nothing is opened.
+In: a directory. Out: a ``Tree`` of relative paths. Links are followed for files (uv can install by symlink) and never
+for directories, so that no cycle is walked; what cannot be listed is noted and left out. ``__pycache__`` is entered
+only where bytecode is asked for. Nothing is opened.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The original of an edited file, and whether the edit is in uv's cache too: both are told by that cache.
 
-In: files that differ from RECORD. Out: the same files, with the lines that were changed and ``in_cache``. uv installs by
-hard link where it can, so that an edit in site-packages edits the cached wheel and every environment made from it. Nothing
-is written, and uv is not called.
+In: files that differ from RECORD. Out: the same files, with the lines that were changed and ``in_cache``. uv installs
+by hard link where it can, so that an edit in site-packages edits the cached wheel and every environment made from it.
+Nothing is written, and uv is not called.
 """
 
 from __future__ import annotations

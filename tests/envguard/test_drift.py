@@ -30,7 +30,8 @@ def remove(path: str) -> None:
 def relabel(scratch: Scratch) -> None:
     labelled = Path(info(scratch, "beta")).rename(scratch.site_packages / "beta-1.0+cu1.dist-info")
     (labelled / "METADATA").write_text("Metadata-Version: 2.1\nName: beta\nVersion: 1.0+cu1\n")
-    (labelled / "RECORD").write_text("".join(f"{labelled.name}/{each.name},,\n" for each in labelled.iterdir()))
+    notes = "".join(f"{labelled.name}/{each.name},,\n" for each in labelled.iterdir())
+    (labelled / "RECORD").write_text("beta/__init__.py,,\n" + notes)
 
 
 def edit_torch(text: str) -> Callable[[Scratch], None]:

@@ -1,6 +1,7 @@
 """The recorded environment that a policy names: an ``env.json`` of a good one.
 
-In: its path. Out: ``Recorded``; what is wrong with the file is a value, so that a check can report it beside all others.
+In: its path. Out: ``RecordedBuilds``; what is wrong with the file is a value, so that a check can report it beside all
+others.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
+class RecordedBuilds:
     """What checks compare with."""
 
     path: Path
@@ -21,7 +22,7 @@ class Recorded:
     """Why nothing can be compared, None where it can."""
 
 
-def read_recorded(path: Path) -> Recorded:
+def read_recorded_builds(path: Path) -> RecordedBuilds:
     """Read an ``env.json``."""
     try:
         document = json.loads(path.read_bytes())
@@ -33,10 +34,10 @@ def read_recorded(path: Path) -> Recorded:
         return _unusable(path, f"is no env.json of envguard freeze ({type(error).__name__}: {error})")
     if not any(fingerprint for _, fingerprint in distributions.values()):
         return _unusable(path, "holds no fingerprint: it was written by an older envguard")
-    return Recorded(path=path, distributions=distributions, problem=None)
+    return RecordedBuilds(path=path, distributions=distributions, problem=None)
 
 
-def _unusable(path: Path, what: str) -> Recorded:
-    return Recorded(
+def _unusable(path: Path, what: str) -> RecordedBuilds:
+    return RecordedBuilds(
         path=path, distributions={}, problem=f"{path} {what}: write it anew with envguard freeze -o {path.name}"
     )
