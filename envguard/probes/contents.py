@@ -166,7 +166,9 @@ def _unowned(tree: Tree, owned: Iterable[str], metadata: Iterable[str]) -> tuple
         if path not in files and not path.endswith(".pyc") and not f"{path}/".startswith(notes):
             found.add(_top(path, populated))
     found |= {
-        _top(f"{path}/", populated) for path in tree.directories if path not in populated and f"{path}/" not in notes
+        _top(f"{path}/", populated)
+        for path in tree.directories
+        if path not in populated and path not in files and f"{path}/" not in notes
     }
     return tuple(sorted(found))
 
