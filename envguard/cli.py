@@ -1,4 +1,4 @@
-"""``envguard check|doctor|explain|list|freeze``: argparse, so that it runs where typer or rich have drifted.
+"""``envguard check|doctor|explain|list|freeze|diff|sync``: argparse, so that it runs where typer or rich have drifted.
 
 In: arguments. Out: data on stdout, talk on stderr, an exit code from ``docs/exit-codes.md``. It only parses, calls
 and prints; the judgement is ``guard.check_project``.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from envguard.cliutil import run, say, write_out
+from envguard.commands import diff, sync
 from envguard.errors import OK, UsageError
 
 EXIT_CODES = "Exit codes: 0 fine, 1 findings, 2 usage or policy error, 3 a check crashed or could not run."
@@ -41,6 +42,10 @@ def _command(arguments: list[str]) -> int:
             return _list(options)
         case "freeze":
             return _freeze(options)
+        case "diff":
+            return diff.run(options)
+        case "sync":
+            return sync.run(options)
     raise AssertionError(f"the parser let {options.command!r} through")
 
 
@@ -61,11 +66,21 @@ def build_parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="every check in one line")
     freeze = commands.add_parser("freeze", help="the observed environment as JSON, with its env_id")
     freeze.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here instead of stdout")
+    check.add_argument(
+        "--base", metavar="REV", help="git revision, lock or directory to compare the lock with (LCK003)"
+    )
+    doctor.set_defaults(base=None)
+    difference = commands.add_parser("diff", help="what differs between two environments, locks or runs")
+    diff.add_arguments(difference)
+    syncing = commands.add_parser(
+        "sync", help="the uv commands that repair the project's environment; --apply runs them"
+    )
+    sync.add_arguments(syncing)
     for command in (check, doctor, freeze):
         command.add_argument(
             "--python", type=Path, metavar="PATH", help="judge this interpreter or venv (default: own)"
         )
-    for command in (check, doctor, explain, listing, freeze):
+    for command in (check, doctor, explain, listing, freeze, difference, syncing):
         command.add_argument("--json", action="store_true", help="JSON on stdout")
         command.add_argument("--debug", action="store_true", help="a traceback with every error")
     return parser
@@ -77,7 +92,7 @@ def _check(options: argparse.Namespace) -> int:
     from envguard.report import FORMATS
 
     tier: Tier = "standard" if options.command == "check" else "fast"
-    report = check_project(options.project, options.profile, options.python, tier=tier)
+    report = check_project(options.project, options.profile, options.python, tier=tier, base=options.base)
     write_out(FORMATS["json" if options.json else options.format](report))
     return report.exit_code
 

@@ -11,12 +11,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from envguard.base import read_base
 from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError
 from envguard.expect import Expected, expect
 from envguard.findings import INCLUDED, Tier, run_checks
 from envguard.inspection import Inspection
-from envguard.lock import load_lock
+from envguard.lock import Lock, load_lock
 from envguard.observe import Observation, observe
 from envguard.policy import load_policy
 from envguard.probes.uv_lock import check_lock
@@ -27,19 +28,25 @@ from envguard.report import Report
 
 
 def check_project(
-    project: Path | None = None, profile: str = "auto", python: Path | None = None, *, tier: Tier = "fast"
+    project: Path | None = None,
+    profile: str = "auto",
+    python: Path | None = None,
+    *,
+    tier: Tier = "fast",
+    base: str | None = None,
 ) -> Report:
     """Judge an environment by its project's policy and lock.
 
     ``project`` is searched from the current directory upwards where it is None; ``profile`` ``auto`` chooses by the
     presence of an NVIDIA driver; ``python`` is the running interpreter where it is None. The ``standard`` tier also
-    asks uv whether the lock is stale.
+    asks uv whether the lock is stale. ``base`` is a git revision, or a lock file or project directory, that the lock is
+    compared with (LCK003).
 
     Raises:
         UsageError: the project, the profile or the interpreter is not there, or the policy is wrong.
         CheckCrashed: the environment cannot be listed, or ``packaging`` cannot be imported.
     """
-    case = inspect(project, profile, python, tier=tier)
+    case = inspect(project, profile, python, tier=tier, base=base)
     findings = run_checks([check for check in CHECKS if check.tier in INCLUDED[tier]], case)
     interpreter = case.observation.interpreter
     return Report(
@@ -53,24 +60,28 @@ def check_project(
         workplace=None
         if not case.lock_exists and case.profile.unlocked
         else Workplace(
-            uv=_uv(interpreter.prefix) or "uv",
+            uv=find_uv(interpreter.prefix) or "uv",
             directory=case.lock.parent,
             venv=interpreter.prefix,
         ),
     )
 
 
-def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Tier) -> Inspection:
+def inspect(
+    project: Path | None, profile: str, python: Path | None, *, tier: Tier, base: str | None = None
+) -> Inspection:
     """Read everything that the checks judge; the errors are those of ``check_project``."""
     home = find_project(project)
     policy = load_policy(home.policy)
     observation = observe(python)
     chosen = policy.profile(profile, has_driver=observation.driver is not None)
     lock = home.root / chosen.lock
+    locked: Lock | None = None
     expected: Expected | None = None
     lock_problem: str | None = None
     try:
-        expected = expect(load_lock(lock), observation.interpreter.marker_environment())
+        locked = load_lock(lock)
+        expected = expect(locked, observation.interpreter.marker_environment())
     except LockError as error:
         lock_problem = str(error)
     asks_uv = tier != "fast" and expected is not None
@@ -80,11 +91,13 @@ def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Ti
         profile=chosen,
         lock=lock,
         lock_exists=lock.is_file(),
+        locked=locked,
         expected=expected,
         lock_problem=lock_problem,
         project_venv=home.venv,
         python_was_named=python is not None,
-        lock_check=check_lock(lock.parent, _uv(observation.interpreter.prefix)) if asks_uv else None,
+        lock_check=check_lock(lock.parent, find_uv(observation.interpreter.prefix)) if asks_uv else None,
+        base=None if base is None else read_base(base, home.policy, lock),
         today=datetime.datetime.now(datetime.UTC).date(),
     )
 
@@ -124,8 +137,8 @@ def freeze(python: Path | None = None) -> dict[str, Any]:
     return freeze_document(observe(python, with_gpus=True))
 
 
-def _uv(prefix: Path) -> str | None:
-    """uv from PATH, else the one inside the judged environment."""
+def find_uv(prefix: Path) -> str | None:
+    """The uv to call: uv from PATH, else the one inside the judged environment."""
     inside = prefix / "bin" / "uv"
     return "uv" if shutil.which("uv") else str(inside) if inside.is_file() else None
 

@@ -9,8 +9,10 @@ import datetime
 from dataclasses import dataclass
 from pathlib import Path
 
+from envguard.base import Base
 from envguard.expect import Expected
 from envguard.findings import Skip
+from envguard.lock import Lock
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
 from envguard.probes.uv_lock import LockCheck
@@ -26,6 +28,8 @@ class Inspection:
     lock: Path
     """Where the profile's lock is or should be."""
     lock_exists: bool
+    locked: Lock | None
+    """The lock itself; None where there is no readable one."""
     expected: Expected | None
     """None where there is no readable lock."""
     lock_problem: str | None
@@ -36,6 +40,8 @@ class Inspection:
     """Whether the user chose the judged interpreter."""
     lock_check: LockCheck | None
     """uv's own verdict; None in the fast tier."""
+    base: Base | None
+    """What the lock and the policy were before a change; None where no base was named."""
     today: datetime.date
     """The day that waivers are judged by."""
 

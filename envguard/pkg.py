@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -68,14 +68,20 @@ def satisfies(text: str, specifier: str) -> bool:
     return parsed is not None and allowed is not None and allowed.contains(parsed, prereleases=True)
 
 
-def marker_holds(marker: str, environment: Mapping[str, str]) -> bool:
+def marker_holds(marker: str, environment: Mapping[str, str], *, groups: Iterable[str] | None = None) -> bool:
     """Whether an environment marker is true in ``environment``.
 
+    ``groups`` are the dependency groups of a pylock.toml, whose markers may ask for them (and for no extra).
+
     Raises:
-        CheckCrashed: ``marker`` is malformed, which a lock written by uv never is.
+        CheckCrashed: ``marker`` is malformed, which a lock never has.
     """
     module = _packaging("markers")
     try:
-        return bool(module.Marker(marker).evaluate(dict(environment)))
+        parsed = module.Marker(marker)
+        if groups is None:
+            return bool(parsed.evaluate(dict(environment)))
+        chosen = {"extras": frozenset(), "dependency_groups": frozenset(groups)}
+        return bool(parsed.evaluate({**environment, **chosen}, context="lock_file"))
     except (module.InvalidMarker, module.UndefinedEnvironmentName, module.UndefinedComparison) as error:
-        raise CheckCrashed(f"the marker {marker!r} cannot be evaluated ({error}): run uv lock") from error
+        raise CheckCrashed(f"the marker {marker!r} cannot be evaluated ({error}): make the lock anew") from error
