@@ -66,15 +66,11 @@ def build_parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="every check in one line")
     freeze = commands.add_parser("freeze", help="the observed environment as JSON, with its env_id")
     freeze.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here instead of stdout")
-    check.add_argument(
-        "--base", metavar="REV", help="git revision, lock or directory to compare the lock with (LCK003)"
-    )
+    check.add_argument("--base", metavar="REV", help="revision, lock or directory that the lock is compared with")
     doctor.set_defaults(base=None)
     difference = commands.add_parser("diff", help="what differs between two environments, locks or runs")
     diff.add_arguments(difference)
-    syncing = commands.add_parser(
-        "sync", help="the uv commands that repair the project's environment; --apply runs them"
-    )
+    syncing = commands.add_parser("sync", help="the uv commands that repair the environment; --apply runs them")
     sync.add_arguments(syncing)
     for command in (check, doctor, freeze):
         command.add_argument(

@@ -3,8 +3,8 @@
 In: an ``Observation``. Out: a JSON-able dictionary with a deterministic ``env_id``, and ``load_env`` to read it back.
 ``facts`` are hashed into the id and hold no time, host name or directory: Python, distributions with the fingerprint of
 the wheel that each came from, torch build, driver, relevant variables. Not hashed are ``place`` (where it was, who
-installed it, GPUs), ``edited`` (files that differ from their RECORD: how many are seen depends on the tier) and ``code``
-(the project's own sources, which change with every commit while the environment does not).
+installed it, GPUs), ``edited`` (files that differ from their RECORD: how many are seen depends on the tier) and
+``code`` (the project's own sources, which change with every commit while the environment does not).
 """
 
 from __future__ import annotations

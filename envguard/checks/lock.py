@@ -54,10 +54,10 @@ def _is_steady(case: Inspection) -> Iterable[Problem] | Skip:
     base = case.base
     if base is None:
         return Skip(reason="no base to compare the lock with was named (--base)")
-    if base.problem is not None:
-        raise ProbeError(base.problem)
     if case.locked is None:
         return case.without_lock()
+    if base.problem is not None:
+        raise ProbeError(base.problem)
     if base.lock is None:
         return Skip(reason=f"{base.name} has no {case.lock.name} for this profile")
     if base.policy_changed:

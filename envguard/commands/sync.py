@@ -1,4 +1,4 @@
-"""``envguard sync``. In: a profile. Out: the uv commands on stdout; with ``--apply`` they run, and the new judgement."""
+"""``envguard sync``. In: a profile. Out: uv commands on stdout; with ``--apply`` they run, and a judgement follows."""
 
 from __future__ import annotations
 

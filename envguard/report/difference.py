@@ -1,4 +1,4 @@
-"""A comparison rendered: text, JSON (schema 1) and markdown. In: a ``Difference``. Out: text with a newline at its end."""
+"""A comparison rendered as text, JSON (schema 1) or markdown. In: a ``Difference``. Out: text that ends in a newline."""
 
 from __future__ import annotations
 
