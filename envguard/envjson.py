@@ -63,8 +63,6 @@ class FrozenEnvironment:
 
 def freeze_document(observation: Observation) -> dict[str, Any]:
     """The document for ``observation``; equal facts give an equal ``env_id``."""
-    contents = observation.contents
-    builds = {} if contents is None else contents.fingerprints
     facts = {
         "python": {
             "version": observation.interpreter.version,
@@ -75,7 +73,7 @@ def freeze_document(observation: Observation) -> dict[str, Any]:
             {
                 "name": dist.name,
                 "version": dist.version,
-                "build": builds.get(dist.name),
+                "build": dist.fingerprint,
                 "origin": describe_origin(dist.origin),
                 "problem": dist.problem,
             }
@@ -97,7 +95,8 @@ def freeze_document(observation: Observation) -> dict[str, Any]:
         "origins": {dist.name: _without_login(dist.origin.url) for dist in observation.distributions if dist.origin},
         "variables": {name: value for name, value in observation.variables if _is_place(name)},
     }
-    edited = [] if contents is None else [_describe_change(each) for each in contents.changed]
+    changed = observation.contents.changed if observation.contents else ()
+    edited = [_describe_change(each) for each in changed]
     return {"schema": SCHEMA, "env_id": _identify(facts), "facts": facts, "place": place, "edited": edited}
 
 

@@ -51,6 +51,8 @@ class Distribution:
     """Whether RECORD is there: without it neither uv nor pip can remove the distribution."""
     problem: str | None
     """What is damaged in the entry, None where nothing is."""
+    fingerprint: str | None = None
+    """Identity of the content that was installed, equal for the wheel, uv and pip; None where RECORD cannot tell."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

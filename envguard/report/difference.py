@@ -1,4 +1,4 @@
-"""A comparison rendered as text, JSON (schema 1) or markdown. In: a ``Difference``. Out: text that ends in a newline."""
+"""A comparison rendered as text, JSON (schema 1) or markdown. In: a ``Difference``. Out: text with a final newline."""
 
 from __future__ import annotations
 
