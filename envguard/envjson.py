@@ -39,7 +39,7 @@ class FrozenDistribution:
 
     name: str
     version: str
-    build: str | None
+    fingerprint: str | None
     """Fingerprint of its wheel; None where RECORD could not tell."""
     origin: str | None
     """``editable``, ``directory`` or a URL with its commit; None for an index."""
@@ -73,7 +73,7 @@ def freeze_document(observation: Observation) -> dict[str, Any]:
             {
                 "name": dist.name,
                 "version": dist.version,
-                "build": dist.fingerprint,
+                "fingerprint": dist.fingerprint,
                 "origin": describe_origin(dist.origin),
                 "problem": dist.problem,
             }
@@ -161,7 +161,7 @@ def read_document(document: dict[str, Any]) -> FrozenEnvironment:
             FrozenDistribution(
                 name=_text(each["name"]),
                 version=_text(each["version"]),
-                build=_optional(each["build"]),
+                fingerprint=_optional(each["fingerprint"]),
                 origin=_optional(each["origin"]),
             )
             for each in facts["distributions"]

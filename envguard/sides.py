@@ -125,7 +125,7 @@ def from_observation(name: str, seen: Observation) -> Side:
 def _from_env(name: str, env: FrozenEnvironment) -> Side:
     packages: dict[str, Item] = {}
     for dist in env.distributions:
-        item = Item(version=dist.version, build=dist.build, origin=dist.origin)
+        item = Item(version=dist.version, build=dist.fingerprint, origin=dist.origin)
         if twin := packages.get(dist.name):  # two metadata directories
             item = Item(version=f"{twin.version}, {dist.version}")
         packages[dist.name] = item
