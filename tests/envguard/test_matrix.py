@@ -8,35 +8,38 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envguard.registry import CHECKS
-from tests.envguard.kinds import DRIFT, judge
+from tests.envguard.kinds import DRIFT, SOUND, Drift, heal, judge
 from tests.envguard.scratch import Scratch, find_uv, make_scratch
 
 PYTHONS = ("3.11", "3.12", "3.13")
 
 
 @pytest.mark.parametrize("kind", DRIFT)
-def test_drift_is_named_and_nothing_else_is(scratch: Scratch, kind: str) -> None:
+def test_drift_is_named_and_nothing_else_is_and_heals(scratch: Scratch, kind: str) -> None:
     drift = DRIFT[kind]
     drift.inject(scratch)
     done = judge(scratch, drift)
+    _assert_named(drift, done)
+    healed = heal(scratch, drift, done)
+    assert healed.returncode == 0, healed.stdout + healed.stderr
+    assert json.loads(healed.stdout)["findings"] == []
+
+
+def _assert_named(drift: Drift, done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == drift.exit_code, done.stdout + done.stderr
     if drift.refused:
         assert done.stdout == ""
         assert drift.subject in done.stderr
         return
-    found = [(each["id"], each["subject"]) for each in json.loads(done.stdout)["findings"]]
+    found = {(each["id"], each["subject"]): each["status"] for each in json.loads(done.stdout)["findings"]}
     assert sorted(found) == sorted([(drift.id, drift.subject), *drift.also]), done.stdout
-    [own] = [
-        each
-        for each in json.loads(done.stdout)["findings"]
-        if (each["id"], each["subject"]) == (drift.id, drift.subject)
-    ]
-    assert own["status"] == drift.status
+    assert found[drift.id, drift.subject] == drift.status
 
 
 def test_the_matrix_holds_every_check() -> None:
@@ -49,17 +52,11 @@ def test_a_sound_environment_has_no_finding(tmp_path: Path, minor: str) -> None:
     scratch = make_scratch(tmp_path / "project", tmp_path / "uv-cache", find_python(minor))
     assert scratch.site_packages.parent.name == f"python{minor}"
     for arguments in ((), ("--deep",)):
-        document = json.loads(judge_sound(scratch, *arguments).stdout)
+        document = json.loads(judge(scratch, replace(SOUND, arguments=arguments)).stdout)
         assert document["findings"] == []
         assert document["exit_code"] == 0
     scratch.uv("sync", "--locked", "--all-extras", "--all-groups")
-    assert json.loads(judge_sound(scratch).stdout)["findings"] == []
-
-
-def judge_sound(scratch: Scratch, *arguments: str) -> subprocess.CompletedProcess[str]:
-    from tests.envguard.kinds import Drift
-
-    return judge(scratch, Drift(inject=lambda s: None, id="", subject="", arguments=arguments))
+    assert json.loads(judge(scratch, SOUND).stdout)["findings"] == []
 
 
 def find_python(minor: str) -> str:
