@@ -8,10 +8,7 @@ It does not lock: two writers of one path both succeed and the later rename wins
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +30,8 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         OSError: the directory is missing or unwritable, or the disk is full; the old file is untouched then.
     """
+    import tempfile
+
     fd, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
     temp = Path(name)
     try:
@@ -62,6 +61,9 @@ def new_directory(path: Path) -> Iterator[Path]:
     Raises:
         FileExistsError: ``path`` exists (a directory with content is never replaced).
     """
+    import shutil
+    import tempfile
+
     if path.exists():
         raise FileExistsError(f"{path} exists")
     temp = Path(tempfile.mkdtemp(prefix=f".tmp-{path.name}-", dir=path.parent))
@@ -82,17 +84,23 @@ def new_directory(path: Path) -> Iterator[Path]:
 
 def sweep(path: Path) -> None:
     """Remove what killed ``new_directory`` calls for ``path`` left; call it under the lock that writers of it hold."""
+    import shutil
+
     for left in path.parent.glob(f".tmp-{path.name}-*"):
         shutil.rmtree(left)
 
 
 def sha256_bytes(data: bytes) -> str:
     """Hex sha256 of ``data``."""
+    import hashlib
+
     return hashlib.sha256(data).hexdigest()
 
 
 def sha256_file(path: Path) -> str:
     """Hex sha256 of a file's content, read in chunks."""
+    import hashlib
+
     digest = hashlib.sha256()
     with path.open("rb") as handle:
         while chunk := handle.read(CHUNK):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import LockError
-from envguard.lock import Lock, parse_lock
+from envguard.lock import Lock, load_lock, parse_lock
 
 TIMEOUT = 30.0
 """Seconds for one ``git show``."""
@@ -23,8 +23,10 @@ class Base:
 
     name: str
     """As the person named it."""
-    lock: Lock | None
-    """None where the base has no such lock, or where there is a ``problem``."""
+    before: Lock | None
+    """The base's lock; None where it has none, or where there is a ``problem``."""
+    after: Lock | None
+    """The lock as it is now; None where it cannot be read (LCK002 says why)."""
     policy_changed: bool
     """Whether the policy file differs from the base's; false where the base is a lock alone."""
     problem: str | None
@@ -48,14 +50,25 @@ def read_base(name: str, policy: Path, lock: Path) -> Base:
         else:
             _require_revision(name, policy.parent)
             old_lock, old_policy = _show(name, lock), _show(name, policy)
-        parsed = None if old_lock is None else parse_lock(old_lock, Path(f"{name}:{lock.name}"))
+        before = None if old_lock is None else parse_lock(old_lock, Path(f"{name}:{lock.name}"))
         policy_changed = old_policy != policy.read_bytes()
     except (_Unreadable, LockError) as error:
-        return Base(name=name, lock=None, policy_changed=False, problem=f"the base {name} cannot be read: {error}")
+        return _unreadable(name, str(error))
     except OSError as error:
-        problem = f"the base {name} cannot be read: {error.filename}: {error.strerror}"
-        return Base(name=name, lock=None, policy_changed=False, problem=problem)
-    return Base(name=name, lock=parsed, policy_changed=policy_changed, problem=None)
+        return _unreadable(name, f"{error.filename}: {error.strerror}")
+    return Base(name=name, before=before, after=_now(lock), policy_changed=policy_changed, problem=None)
+
+
+def _unreadable(name: str, why: str) -> Base:
+    problem = f"the base {name} cannot be read: {why}"
+    return Base(name=name, before=None, after=None, policy_changed=False, problem=problem)
+
+
+def _now(lock: Path) -> Lock | None:
+    try:
+        return load_lock(lock)
+    except LockError:
+        return None
 
 
 def _read(path: Path) -> bytes | None:

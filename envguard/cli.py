@@ -54,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="envguard", description="What is installed, what should be, and the repair.", epilog=EXIT_CODES
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", prog="envguard")
     check = commands.add_parser("check", help="judge the environment and the lock (asks uv whether the lock is stale)")
     doctor = commands.add_parser("doctor", help="judge the environment only, quickly")
     for command in (check, doctor):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -50,6 +49,8 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
         return INTERRUPTED
     except Exception as error:
         if debug:
+            import traceback
+
             traceback.print_exc()
         return _explain(program, error)
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from envguard.lock import Edge, Lock, Package
 from envguard.pkg import canonical, marker_holds
+
+if TYPE_CHECKING:
+    from envguard.lock import Edge, Lock, Package
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -39,8 +39,10 @@ class Repair:
     sync: bool = False
     reinstall: tuple[str, ...] = ()
     """Distributions that are the right version by name and wrong by content."""
+    clean: tuple[str, ...] = ()
+    """Distributions whose wheel in uv's cache is wrong too: it is dropped before the reinstallation."""
     delete: tuple[str, ...] = ()
-    """Directories that uv cannot remove, since no RECORD says what is in them."""
+    """Files and directories that uv cannot remove, since no RECORD says whose they are."""
     python: str | None = None
     """Specifier of the Python that the environment must be made anew with."""
 

@@ -7,24 +7,29 @@ raises instead where the environment has drifted. It imports no torch, changes n
 from __future__ import annotations
 
 import datetime
-import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from envguard.base import read_base
 from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError
-from envguard.expect import Expected, expect
+from envguard.expect import Expected
 from envguard.findings import INCLUDED, Tier, run_checks
 from envguard.inspection import Inspection
-from envguard.lock import Lock, load_lock
-from envguard.observe import Observation, observe
+from envguard.lockcache import load_expected
+from envguard.observe import Observation, look_closer, observe
 from envguard.policy import load_policy
-from envguard.probes.uv_lock import check_lock
+from envguard.probes.programs import is_command
 from envguard.project import find_project
 from envguard.registry import CHECKS, FAMILIES
 from envguard.repair import Workplace
 from envguard.report import Report
+from envguard.statcache import StatCache
+
+if TYPE_CHECKING:
+    from envguard.base import Base
+    from envguard.probes.hashing import Progress
+    from envguard.probes.uv_lock import LockCheck
+    from envguard.recorded_builds import RecordedBuilds
 
 
 def check_project(
@@ -34,19 +39,21 @@ def check_project(
     *,
     tier: Tier = "fast",
     base: str | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Judge an environment by its project's policy and lock.
 
     ``project`` is searched from the current directory upwards where it is None; ``profile`` ``auto`` chooses by the
     presence of an NVIDIA driver; ``python`` is the running interpreter where it is None. The ``standard`` tier also
-    asks uv whether the lock is stale. ``base`` is a git revision, or a lock file or project directory, that the lock is
+    asks uv whether the lock is stale, and compares the installed files with RECORD; ``deep`` hashes all of them, and
+    tells ``progress`` how far it is. ``base`` is a git revision, or a lock file or project directory, that the lock is
     compared with (LCK003).
 
     Raises:
         UsageError: the project, the profile or the interpreter is not there, or the policy is wrong.
         CheckCrashed: the environment cannot be listed, or ``packaging`` cannot be imported.
     """
-    case = inspect(project, profile, python, tier=tier, base=base)
+    case = inspect(project, profile, python, tier=tier, base=base, progress=progress)
     findings = run_checks([check for check in CHECKS if check.tier in INCLUDED[tier]], case)
     interpreter = case.observation.interpreter
     return Report(
@@ -68,36 +75,50 @@ def check_project(
 
 
 def inspect(
-    project: Path | None, profile: str, python: Path | None, *, tier: Tier, base: str | None = None
+    project: Path | None,
+    profile: str,
+    python: Path | None,
+    *,
+    tier: Tier,
+    base: str | None = None,
+    progress: Progress | None = None,
 ) -> Inspection:
     """Read everything that the checks judge; the errors are those of ``check_project``."""
     home = find_project(project)
     policy = load_policy(home.policy)
-    observation = observe(python)
+    observation = observe(python, watched=policy.watched)
     chosen = policy.profile(profile, has_driver=observation.driver is not None)
     lock = home.root / chosen.lock
-    locked: Lock | None = None
     expected: Expected | None = None
     lock_problem: str | None = None
     try:
-        locked = load_lock(lock)
-        expected = expect(locked, observation.interpreter.marker_environment())
+        expected = load_expected(lock, observation.interpreter.marker_environment(), StatCache.default())
     except LockError as error:
         lock_problem = str(error)
-    asks_uv = tier != "fast" and expected is not None
+    lock_check: LockCheck | None = None
+    recorded: RecordedBuilds | None = None
+    if tier != "fast":
+        from envguard.probes.uv_lock import ask_uv
+        from envguard.recorded_builds import read_recorded_builds
+
+        uv = find_uv(observation.interpreter.prefix)
+        answer = ask_uv(lock.parent, uv) if expected is not None else None  # uv works while we read
+        observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
+        recorded = read_recorded_builds(home.root / policy.recorded) if policy.recorded else None
+        lock_check = answer() if answer else None
     return Inspection(
         observation=observation,
         policy=policy,
         profile=chosen,
         lock=lock,
         lock_exists=lock.is_file(),
-        locked=locked,
         expected=expected,
         lock_problem=lock_problem,
         project_venv=home.venv,
         python_was_named=python is not None,
-        lock_check=check_lock(lock.parent, find_uv(observation.interpreter.prefix)) if asks_uv else None,
-        base=None if base is None else read_base(base, home.policy, lock),
+        lock_check=lock_check,
+        recorded=recorded,
+        base=None if base is None else _read_base(base, home.policy, lock),
         today=datetime.datetime.now(datetime.UTC).date(),
     )
 
@@ -137,10 +158,16 @@ def freeze(python: Path | None = None) -> dict[str, Any]:
     return freeze_document(observe(python, with_gpus=True))
 
 
+def _read_base(name: str, policy: Path, lock: Path) -> Base:
+    from envguard.base import read_base
+
+    return read_base(name, policy, lock)
+
+
 def find_uv(prefix: Path) -> str | None:
     """The uv to call: uv from PATH, else the one inside the judged environment."""
     inside = prefix / "bin" / "uv"
-    return "uv" if shutil.which("uv") else str(inside) if inside.is_file() else None
+    return "uv" if is_command("uv") else str(inside) if inside.is_file() else None
 
 
 def _judged(observation: Observation) -> str:

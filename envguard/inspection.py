@@ -8,14 +8,17 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from envguard.base import Base
 from envguard.expect import Expected
 from envguard.findings import Skip
-from envguard.lock import Lock
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
-from envguard.probes.uv_lock import LockCheck
+
+if TYPE_CHECKING:
+    from envguard.base import Base
+    from envguard.probes.uv_lock import LockCheck
+    from envguard.recorded_builds import RecordedBuilds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +31,6 @@ class Inspection:
     lock: Path
     """Where the profile's lock is or should be."""
     lock_exists: bool
-    locked: Lock | None
-    """The lock itself; None where there is no readable one."""
     expected: Expected | None
     """None where there is no readable lock."""
     lock_problem: str | None
@@ -42,6 +43,8 @@ class Inspection:
     """uv's own verdict; None in the fast tier."""
     base: Base | None
     """What the lock and the policy were before a change; None where no base was named."""
+    recorded: RecordedBuilds | None
+    """The good environment that the policy names; None where it names none."""
     today: datetime.date
     """The day that waivers are judged by."""
 

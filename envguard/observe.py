@@ -7,22 +7,31 @@ distribution's ``problem``, ``torch_problem``), so that a broken environment can
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import platform
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from envguard.errors import ProbeError
-from envguard.probes import gpu, interpreter
-from envguard.probes.contents import Contents
+from envguard.pkg import canonical
+from envguard.probes import gpu, imports, interpreter
 from envguard.probes.distributions import Distribution, read_installed
 from envguard.probes.gpu import Gpu
+from envguard.probes.imports import ImportOrigin
 from envguard.probes.interpreter import Interpreter
+from envguard.probes.records import Record, read_records
+from envguard.probes.startup import StartupFile, read_startup
 from envguard.probes.torch_build import TorchBuild, read_torch_build
+from envguard.statcache import StatCache
+
+if TYPE_CHECKING:
+    from envguard.probes.contents import Contents
+    from envguard.probes.elf import CudaLinks
+    from envguard.probes.hashing import Progress
 
 Fact = TypeVar("Fact")
 
@@ -56,31 +65,51 @@ class Observation:
     """None where they were not asked for."""
     variables: tuple[tuple[str, str], ...]
     """The relevant environment variables of this process, sorted."""
+    startup: tuple[StartupFile, ...]
+    """What runs at every start of the interpreter."""
+    imports: tuple[ImportOrigin, ...]
+    """Where the modules of the watched distributions come from; () where none was named."""
+    cuda_directories: tuple[str, ...]
+    """Such as ``cu13``: the CUDA releases whose libraries lie in the shared ``nvidia`` directory."""
     contents: Contents | None
     """The installed files against RECORD; None in the fast tier."""
+    cuda_links: CudaLinks | None
+    """Which native module needs which CUDA library; None in the fast tier."""
 
 
 def observe(
-    python: Path | None = None, *, with_gpus: bool = False, environ: Mapping[str, str] | None = None
+    python: Path | None = None,
+    *,
+    with_gpus: bool = False,
+    environ: Mapping[str, str] | None = None,
+    watched: Sequence[str] = (),
+    cache: StatCache | None = None,
 ) -> Observation:
-    """Observe the running interpreter's environment, or that of ``python``.
+    """Observe the running interpreter's environment, or that of ``python``, by what is quick to read.
 
     ``with_gpus`` initialises CUDA in this process (0.25 s with one H200, see ``probes.gpu``). ``environ`` defaults to
-    the process environment.
+    the process environment, ``cache`` to the user's. ``watched`` are the distributions whose imports are looked up.
 
     Raises:
         UsageError: ``python`` is no interpreter.
         ProbeError: site-packages or bin cannot be listed, or ``with_gpus`` and the driver refuses.
     """
     judged = interpreter.find_interpreter(python)
-    installed = read_installed(judged.site_packages)
+    site_packages = judged.site_packages
+    installed = read_installed(site_packages)
+    records = read_records(
+        site_packages, [dist.directory for dist in installed.distributions], cache or StatCache.default()
+    )
+    distributions = tuple(_with_record(dist, records.get(dist.directory)) for dist in installed.distributions)
     torch, torch_problem = _probe(lambda: read_torch_build(judged.site_packages))
     driver, driver_problem = _probe(gpu.driver_version)
     variables = os.environ if environ is None else environ
+    startup = read_startup(site_packages, distributions, records, _places_of_sitecustomize(judged, variables))
+    path = imports.search_path(judged, [place for each in startup for place in each.adds], variables)
     return Observation(
         interpreter=judged,
-        system=f"{sys.platform} {platform.machine()}",
-        distributions=installed.distributions,
+        system=f"{sys.platform} {os.uname().machine}",
+        distributions=distributions,
         directories=installed.directories,
         programs=_list_programs(judged.prefix / "bin"),
         torch=torch,
@@ -89,8 +118,87 @@ def observe(
         driver_problem=driver_problem,
         gpus=gpu.gpus() if with_gpus else None,
         variables=tuple(sorted((k, v) for k, v in variables.items() if RELEVANT_VARIABLES.fullmatch(k))),
+        startup=startup,
+        imports=imports.find_imports(_modules(watched, distributions, records), path, judged.version),
+        cuda_directories=_cuda_directories(site_packages / "nvidia"),
         contents=None,
+        cuda_links=None,
     )
+
+
+def look_closer(
+    observation: Observation,
+    *,
+    watched: Sequence[str],
+    everything: bool = False,
+    environ: Mapping[str, str] | None = None,
+    cache: StatCache | None = None,
+    progress: Progress | None = None,
+) -> Observation:
+    """``observation`` with the installed files compared with RECORD and the needs of native modules.
+
+    The Python files of ``watched`` distributions are hashed, all files where ``everything`` is wanted (seconds a
+    gigabyte; ``progress`` is told how far it is).
+    """
+    from envguard.probes import uvcache
+    from envguard.probes.contents import read_contents
+    from envguard.probes.elf import read_cuda_links
+    from envguard.probes.tree import walk
+
+    site_packages = observation.interpreter.site_packages
+    tree = walk(site_packages, with_bytecode=everything)
+    contents = read_contents(
+        site_packages,
+        observation.distributions,
+        tree,
+        watched=frozenset(map(canonical, watched)),
+        everything=everything,
+        cache=cache or StatCache.default(),
+        progress=progress,
+    )
+    place = uvcache.cache_directory(os.environ if environ is None else environ)
+    changed = uvcache.explain(contents.changed, observation.distributions, site_packages, place)
+    return dataclasses.replace(
+        observation,
+        contents=dataclasses.replace(contents, changed=changed),
+        cuda_links=read_cuda_links(site_packages, tree.files, contents.modules),
+    )
+
+
+def _with_record(dist: Distribution, record: Record | None) -> Distribution:
+    if record is None:
+        return dist
+    problem = "; ".join(each for each in (dist.problem, record.problem) if each) or None
+    is_editable = dist.origin is not None and dist.origin.editable
+    return dataclasses.replace(dist, fingerprint=None if is_editable else record.fingerprint, problem=problem)
+
+
+def _places_of_sitecustomize(judged: Interpreter, environ: Mapping[str, str]) -> list[str]:
+    """Directories before site-packages that a sitecustomize could come from, the standard library's aside."""
+    places = [place for place in environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+    return places + ([str(judged.user_site)] if judged.user_site else [])
+
+
+def _modules(
+    watched: Sequence[str], distributions: Sequence[Distribution], records: Mapping[str, Record]
+) -> list[tuple[str, str, str | None]]:
+    """(distribution, module, own file); where a distribution is not installed, the module that bears its name."""
+    found: list[tuple[str, str, str | None]] = []
+    for name in map(canonical, watched):
+        own = [dist for dist in distributions if dist.name == name]
+        if not own:
+            found.append((name, name.replace("-", "_"), None))
+        for dist in own:
+            record = records.get(dist.directory)
+            found += [(name, module, path) for module, path in (record.modules if record else ())]
+    return found
+
+
+def _cuda_directories(place: Path) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(name for name in os.listdir(place) if re.fullmatch(r"cu\d+", name)))
+    except OSError:  # no NVIDIA package is installed
+        return ()
 
 
 def _list_programs(directory: Path) -> frozenset[str]:

@@ -6,6 +6,7 @@ that drift, so it is imported on first use and a missing or broken one is a clea
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ def _packaging(module: str) -> ModuleType:
         ) from error
 
 
+@functools.cache
 def canonical(name: str) -> str:
     """A distribution's normalised name (the rule of PEP 503; needs no ``packaging``)."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -56,6 +58,8 @@ def specifier_set(text: str) -> SpecifierSet | None:
 
 def same_version(left: str, right: str) -> bool:
     """Whether two versions are equal, local labels included; text that is no version is compared as text."""
+    if left == right:
+        return True
     left_version, right_version = version(left), version(right)
     if left_version is None or right_version is None:
         return left == right

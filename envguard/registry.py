@@ -6,9 +6,7 @@ family is a line here and its title.
 
 from __future__ import annotations
 
-import difflib
-
-from envguard.checks import build, cuda, integrity, interpreter, lock, packages, run, shadow, source
+from envguard.checks import build, cuda, integrity, interpreter, lock, packages, run, shadow, source, strays
 from envguard.errors import UsageError
 from envguard.findings import Check
 from envguard.inspection import Inspection
@@ -20,6 +18,7 @@ CHECKS: tuple[Check[Inspection], ...] = (
     *build.CHECKS,
     *cuda.CHECKS,
     *integrity.CHECKS,
+    *strays.CHECKS,
     *shadow.CHECKS,
     *source.CHECKS,
     *run.CHECKS,
@@ -49,6 +48,8 @@ def find_check(check_id: str) -> Check[Inspection]:
     for check in CHECKS:
         if check.id == check_id.upper():
             return check
+    import difflib
+
     ids = [check.id for check in CHECKS]
     near = difflib.get_close_matches(check_id.upper(), ids, n=1, cutoff=0.0)
     raise UsageError(f"no check is called {check_id!r}; nearest: {near[0]}; all of them: envguard list")

@@ -49,6 +49,8 @@ def repair_steps(repairs: Iterable[Repair], workplace: Workplace) -> tuple[Step,
     """Merge ``repairs`` into the fewest commands for ``workplace``; () where uv can do nothing."""
     merged = _merge(repairs)
     steps = [Step(argv=("rm", "-r", *merged.delete))] if merged.delete else []
+    if merged.clean:
+        steps.append(Step(argv=(workplace.uv, "cache", "clean", *merged.clean)))
     if merged.lock:
         steps.append(Step(argv=(workplace.uv, "lock", *_place(workplace))))
     if merged != NO_REPAIR:
@@ -80,6 +82,7 @@ def _merge(repairs: Iterable[Repair]) -> Repair:
         lock=any(repair.lock for repair in each),
         sync=any(repair.sync for repair in each),
         reinstall=tuple(sorted({name for repair in each for name in repair.reinstall})),
+        clean=tuple(sorted({name for repair in each for name in repair.clean})),
         delete=tuple(sorted({path for repair in each for path in repair.delete})),
         python=next((repair.python for repair in each if repair.python), None),
     )

@@ -7,7 +7,6 @@ caller can go on and find the next problem; the caller raises once, at the end, 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -102,6 +101,8 @@ class StrictTable:
         """Note every key that nothing asked for, with the nearest key that exists."""
         for key in self._table:
             if key not in self._known:
+                import difflib
+
                 near = difflib.get_close_matches(key, self._known, n=1, cutoff=0.0)
                 hint = f", nearest known key: {near[0]}" if near else ""
                 self.problems.append(f"{self._at(key)}: unknown key{hint}")

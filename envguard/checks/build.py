@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from envguard.checks.causes import reinstall
 from envguard.findings import Check, Problem, Repair, Skip
 from envguard.inspection import Inspection
 from envguard.pkg import same_version
@@ -33,12 +34,47 @@ def _torch_build(case: Inspection) -> Iterable[Problem] | Skip:
     return (problem,)
 
 
+def is_rejected_version_file(case: Inspection, path: str) -> bool:
+    """Whether ``path`` is the version file of a torch that BLD001 reports."""
+    build = case.observation.torch
+    is_accepted = build is not None and any(_accepts(rule, build) for rule in case.profile.torch)
+    return path == "torch/version.py" and bool(case.profile.torch) and not is_accepted
+
+
 def _accepts(rule: TorchRule, build: TorchBuild) -> bool:
     return (
         same_version(rule.version, build.version)
         and rule.cuda in (None, build.cuda)
         and rule.git_version in (None, build.git_version)
     )
+
+
+def _recorded(case: Inspection) -> Iterable[Problem] | Skip:
+    recorded = case.recorded
+    if recorded is None:
+        return Skip(reason=f"{case.policy.path.name} names no recorded environment to compare with")
+    if recorded.problem is not None:
+        return (
+            Problem(
+                subject=recorded.path.name,
+                message=recorded.problem,
+                fix="envguard freeze -o FILE in a good environment",
+            ),
+        )
+    return [
+        Problem(
+            subject=dist.name,
+            message=f"{dist.name} {dist.version} is another build than the recorded one: its files' hashes differ",
+            expected=known[1],
+            observed=dist.fingerprint,
+            repair=reinstall(case, dist.name),
+        )
+        for dist in case.observation.distributions
+        if dist.fingerprint is not None
+        and (known := recorded.distributions.get(dist.name)) is not None
+        and known[0] == dist.version
+        and known[1] not in (None, dist.fingerprint)
+    ]
 
 
 def _describe(build: TorchRule | TorchBuild) -> str:
@@ -58,5 +94,15 @@ CHECKS: tuple[Check[Inspection], ...] = (
         "hash checking all pass on the wrong one. torch/version.py tells them apart.",
         fix="reinstall torch; a build that the package index does not serve needs the profile's own lock",
         run=_torch_build,
+    ),
+    Check(
+        id="BLD002",
+        summary="every distribution is the build that was recorded",
+        why="One version number can stand for several builds: another CUDA label, another index, a local compilation. "
+        "The fingerprint of RECORD's hashes is the same for a wheel and every installation of it, and differs between "
+        "builds.",
+        fix="reinstall the distribution from where the recorded one came, or record anew with envguard freeze -o FILE",
+        run=_recorded,
+        tier="standard",
     ),
 )

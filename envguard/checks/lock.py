@@ -54,15 +54,15 @@ def _is_steady(case: Inspection) -> Iterable[Problem] | Skip:
     base = case.base
     if base is None:
         return Skip(reason="no base to compare the lock with was named (--base)")
-    if case.locked is None:
+    if case.expected is None:
         return case.without_lock()
     if base.problem is not None:
         raise ProbeError(base.problem)
-    if base.lock is None:
+    if base.before is None or base.after is None:
         return Skip(reason=f"{base.name} has no {case.lock.name} for this profile")
     if base.policy_changed:
         return ()  # a move that the policy goes along with is reviewed with it
-    before, after = _entries(base.lock), _entries(case.locked)
+    before, after = _entries(base.before), _entries(base.after)
     protected = {canonical(name) for name in (*case.policy.watched, *(name for name, _ in case.profile.packages))}
     return [
         Problem(

@@ -7,8 +7,10 @@ cannot be read is a value (``problem``), never an exception. File contents are n
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +54,8 @@ class Distribution:
     problem: str | None
     """What is damaged in the entry, None where nothing is."""
     fingerprint: str | None = None
-    """Identity of the content that was installed, equal for the wheel, uv and pip; None where RECORD cannot tell."""
+    """Identity of the content that was installed, the same for a wheel, uv and pip (see ``records.py``); None where
+    RECORD cannot tell, and for an editable one, whose content lies in its project."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +80,7 @@ def read_installed(site_packages: Path) -> Installed:
     except OSError as error:
         raise ProbeError(f"{site_packages} cannot be listed ({error.strerror}): run uv sync --locked") from error
     found = [
-        _read_distribution(site_packages / name, is_dir=is_dir)
+        _read_distribution(os.path.join(site_packages, name), name, is_dir=is_dir)
         for name, is_dir in listed
         if name.endswith((".dist-info", ".egg-info"))
     ]
@@ -87,46 +90,53 @@ def read_installed(site_packages: Path) -> Installed:
     )
 
 
-def _read_distribution(path: Path, *, is_dir: bool) -> Distribution:
-    stem = path.name.rpartition(".")[0]
+def _read_distribution(path: str, directory: str, *, is_dir: bool) -> Distribution:
+    stem = directory.rpartition(".")[0]
     dir_name, _, rest = stem.partition("-")
     dir_version = rest.partition("-py")[0]  # egg-info: name-version-py3.11
-    is_egg = path.suffix == ".egg-info"
+    is_egg = directory.endswith(".egg-info")
+    present = _list(path) if is_dir else frozenset()
     problems: list[str] = []
     metadata = "PKG-INFO" if is_egg else "METADATA"
-    headers, requires = _read_headers(path / metadata if is_dir else path, problems)
+    headers, requires = _read_headers(f"{path}/{metadata}" if is_dir else path, problems)
     name, version = headers.get("name", ""), headers.get("version", "")
     if not name or not version:
         problems = problems or [f"{metadata} is truncated: it has no {'Version' if name else 'Name'}"]
     if dir_name.startswith("~"):
         problems = ["left over from an interrupted pip"]
-    origin = parse_origin(_read_optional(path / "direct_url.json"), problems) if is_dir else None
-    has_record = (path / "RECORD").is_file()
+    origin = parse_origin(_read_optional(path, "direct_url.json", present), problems)
+    has_record = "RECORD" in present and os.path.isfile(f"{path}/RECORD")
     if not is_egg and not has_record:
         problems.append("RECORD is missing, so nothing can uninstall or verify it")
     return Distribution(
         name=canonical(name or dir_name),
         version=version or dir_version,
-        directory=path.name,
+        directory=directory,
         requires=requires,
         origin=origin,
-        scripts=parse_scripts(_read_optional(path / "entry_points.txt")),
-        installer=_read_optional(path / "INSTALLER").strip() or None,
+        scripts=parse_scripts(_read_optional(path, "entry_points.txt", present)),
+        installer=_read_optional(path, "INSTALLER", present).strip() or None,
         has_record=has_record,
         problem="; ".join(problems) or None,
     )
 
 
-def _read_headers(path: Path, problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+def _list(path: str) -> frozenset[str]:
     try:
-        with path.open("rb") as handle:
-            head = handle.read(MAX_HEADER_BYTES).decode(errors="replace")
+        return frozenset(os.listdir(path))
+    except OSError:  # METADATA cannot be read then, which is told
+        return frozenset()
+
+
+def _read_headers(path: str, problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    try:
+        head = _read_head(path)
     except OSError as error:
-        problems.append(f"{path.name} cannot be read ({error.strerror})")
+        problems.append(f"{os.path.basename(path)} cannot be read ({error.strerror})")
         return {}, ()
     headers: dict[str, str] = {}
     requires: list[str] = []
-    for line in head.splitlines():
+    for line in head.partition("\n\n")[0].splitlines():
         if not line.strip():
             break  # the description follows
         key, colon, value = line.partition(":")
@@ -167,10 +177,26 @@ def parse_scripts(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read_optional(path: Path) -> str:
+def _read_optional(path: str, name: str, present: frozenset[str]) -> str:
     """The head of a file that the packaging rules do not require; "" where it is absent or unreadable."""
+    if name not in present:
+        return ""
     try:
-        with path.open("rb") as handle:
-            return handle.read(MAX_HEADER_BYTES).decode(errors="replace")
+        return _read_head(f"{path}/{name}")
     except OSError:
         return ""
+
+
+def _read_head(path: str) -> str:
+    """The first ``MAX_HEADER_BYTES`` of a regular file.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO must not make us wait
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", path)
+        return os.read(descriptor, MAX_HEADER_BYTES).decode(errors="replace")
+    finally:
+        os.close(descriptor)

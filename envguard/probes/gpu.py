@@ -7,13 +7,16 @@ forked afterwards cannot use CUDA (spawned ones can), so call it where nothing f
 
 from __future__ import annotations
 
-import ctypes
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envguard.errors import ProbeError
+from envguard.probes.programs import is_command
+
+if TYPE_CHECKING:
+    import ctypes
 
 MODULE_VERSION = Path("/sys/module/nvidia/version")
 PROC_VERSION = Path("/proc/driver/nvidia/version")
@@ -68,6 +71,10 @@ def parse_proc_version(text: str) -> str | None:
 
 
 def _smi_version() -> str | None:
+    if not is_command("nvidia-smi"):
+        return None
+    import subprocess
+
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_TIMEOUT, check=False)
@@ -85,6 +92,8 @@ def gpus() -> tuple[Gpu, ...]:
     Raises:
         ProbeError: the driver is there and refuses, for instance because it is older than its library.
     """
+    import ctypes
+
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:  # the library comes with the driver: without it there is no driver
@@ -99,6 +108,8 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
+    import ctypes
+
     device = ctypes.c_int()
     _check(cuda.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
     name = ctypes.create_string_buffer(256)
@@ -117,6 +128,8 @@ def _describe(cuda: ctypes.CDLL, index: int) -> Gpu:
 
 
 def _attribute(cuda: ctypes.CDLL, device: ctypes.c_int, number: int) -> int:
+    import ctypes
+
     value = ctypes.c_int()
     _check(cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device), f"cuDeviceGetAttribute({number})")
     return value.value

@@ -7,13 +7,9 @@ environment is asked, in isolated mode (``-I -S``: no site-packages code runs).
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import site
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +44,7 @@ class Interpreter:
 
     def marker_environment(self) -> dict[str, str]:
         """The PEP 508 environment of this interpreter; the machine part is that of this machine."""
+        system = os.uname()
         major_minor = ".".join(self.version.split(".")[:2])
         return {
             "python_version": major_minor,
@@ -57,10 +54,10 @@ class Interpreter:
             "platform_python_implementation": "CPython" if self.implementation == "cpython" else self.implementation,
             "os_name": os.name,
             "sys_platform": sys.platform,
-            "platform_machine": platform.machine(),
-            "platform_system": platform.system(),
-            "platform_release": platform.release(),
-            "platform_version": platform.version(),
+            "platform_machine": system.machine,
+            "platform_system": system.sysname,
+            "platform_release": system.release,
+            "platform_version": system.version,
             "extra": "",
         }
 
@@ -96,16 +93,27 @@ def parse_pyvenv(text: str) -> dict[str, str]:
 
 
 def _running() -> Interpreter:
+    is_venv = sys.prefix != sys.base_prefix
     return Interpreter(
         executable=Path(sys.executable),
         prefix=Path(sys.prefix),
-        version=platform.python_version(),
+        version=sys.version.partition(" ")[0],
         implementation=sys.implementation.name,
-        site_packages=Path(sysconfig.get_path("purelib")),
-        is_venv=sys.prefix != sys.base_prefix,
-        system_site=sys.prefix != sys.base_prefix and _has_system_site(Path(sys.prefix)),
+        site_packages=_site_packages(Path(sys.prefix), sys.version_info) if is_venv else _own_purelib(),
+        is_venv=is_venv,
+        system_site=is_venv and _has_system_site(Path(sys.prefix)),
         user_site=Path(site.getusersitepackages()) if site.ENABLE_USER_SITE else None,
     )
+
+
+def _site_packages(venv: Path, version: Sequence[object]) -> Path:
+    return venv / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
+
+
+def _own_purelib() -> Path:
+    import sysconfig  # a distribution of Linux may lay its own Python out as it likes
+
+    return Path(sysconfig.get_path("purelib"))
 
 
 def _from_pyvenv(path: Path, prefix: Path, config: Mapping[str, str]) -> Interpreter:
@@ -119,7 +127,7 @@ def _from_pyvenv(path: Path, prefix: Path, config: Mapping[str, str]) -> Interpr
         prefix=prefix,
         version=".".join(parts[:3]),
         implementation=config.get("implementation", "CPython").lower(),
-        site_packages=prefix / "lib" / f"python{parts[0]}.{parts[1]}" / "site-packages",
+        site_packages=_site_packages(prefix, parts),
         is_venv=True,
         system_site=is_shared,
         user_site=_user_site(parts) if is_shared else None,
@@ -147,6 +155,9 @@ def _user_site(version: Sequence[str]) -> Path | None:
 
 
 def _ask(path: Path) -> Interpreter:
+    import json
+    import subprocess
+
     command = [str(path), "-I", "-S", "-c", _ASK]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT, check=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,21 +26,43 @@ class LockCheck:
     """Why it is not fresh or not known; "" where it is fresh."""
 
 
-def check_lock(project: Path, uv: str | None) -> LockCheck:
-    """Ask uv whether the lock in ``project`` is fresh; ``uv`` is the executable or None where there is none."""
+def ask_uv(project: Path, uv: str | None) -> Callable[[], LockCheck]:
+    """Start asking uv whether the lock in ``project`` is fresh; call what is returned for the answer.
+
+    ``uv`` is the executable or None where there is none. uv works in a process of its own meanwhile.
+    """
     if uv is None:
-        return LockCheck(is_fresh=None, detail="uv is not on PATH, so whether the lock is stale is unknown: install uv")
+        unknown = "uv is not on PATH, so whether the lock is stale is unknown: install uv"
+        return lambda: LockCheck(is_fresh=None, detail=unknown)
     command = [uv, "lock", "--check", "--project", str(project), "--color", "never"]
     environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environment, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return LockCheck(is_fresh=None, detail=f"uv lock --check cannot run: {error}")
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+    except OSError as error:
+        refused = f"uv lock --check cannot run: {error}"
+        return lambda: LockCheck(is_fresh=None, detail=refused)
+    return lambda: _collect(process)
+
+
+def _collect(process: subprocess.Popen[str]) -> LockCheck:
+    try:
+        _, talk = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return LockCheck(is_fresh=None, detail=f"uv lock --check has not answered for {TIMEOUT:.0f} s")
+    lines = [line.strip() for line in talk.splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     detail = (errors or lines or ["it says nothing"])[0]
-    if done.returncode == 0:
+    if process.returncode == 0:
         return LockCheck(is_fresh=True, detail="")
-    if done.returncode == 1:
+    if process.returncode == 1:
         return LockCheck(is_fresh=False, detail=detail)
-    return LockCheck(is_fresh=None, detail=f"uv lock --check fails with exit {done.returncode}: {detail}")
+    return LockCheck(is_fresh=None, detail=f"uv lock --check fails with exit {process.returncode}: {detail}")

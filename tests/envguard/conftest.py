@@ -9,6 +9,12 @@ import pytest
 from tests.envguard.scratch import Scratch, make_scratch
 
 
+@pytest.fixture(autouse=True)
+def _own_user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What envguard remembers between two runs is the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+
+
 @pytest.fixture(scope="session")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Scratch:
     """A sound environment; do not change it."""

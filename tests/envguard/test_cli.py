@@ -139,6 +139,7 @@ def test_freeze_writes_what_check_identifies(scratch: Scratch, tmp_path: Path) -
     frozen = json.loads(target.read_text())
     assert frozen["schema"] == 1
     assert frozen["env_id"] == json.loads(judge(scratch, "--profile", "cpu", "--json").stdout)["env_id"]
-    alpha = next(each for each in frozen["facts"]["distributions"] if each["name"] == "alpha")
-    assert (alpha["version"], alpha["origin"], alpha["problem"]) == ("1.0", None, None)
+    [alpha] = [each for each in frozen["facts"]["distributions"] if each["name"] == "alpha"]
+    assert (alpha["version"], len(alpha["fingerprint"]), alpha["problem"]) == ("1.0", 64, None)
+    assert alpha["origin"] is None
     assert "alpha" in frozen["place"]["installers"]["uv"]
