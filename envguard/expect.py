@@ -8,10 +8,10 @@ with the only version that the lock has for this interpreter. No I/O, no uv.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from envguard.lock import Edge, Lock, Package
+from envguard.lock import NO_REWRITES, Edge, Lock, Package, Rewrites, Source
 from envguard.pkg import canonical, marker_holds
 
 
@@ -23,6 +23,11 @@ class Expected:
     required: dict[str, str | None]
     optional: dict[str, str | None]
     """Allowed and not required; disjoint from ``required``."""
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    """Where each of them is taken from."""
+    extras: frozenset[tuple[str, str]] = frozenset()
+    """(name, extra) of every extra that the required ones ask for."""
+    rewrites: Rewrites = NO_REWRITES
 
     def version(self, name: str) -> str | None:
         """The locked version of ``name``, None where it has none or is not expected."""
@@ -44,11 +49,18 @@ def expect(lock: Lock, environment: Mapping[str, str]) -> Expected:
     closure.take(project)
     for group in project.default_groups:
         closure.follow(project.groups.get(group, ()))
-    required = dict(closure.versions)
+    required, extras = dict(closure.versions), closure.extras
     for edges in (*project.extras.values(), *project.groups.values()):
         closure.follow(edges)
     optional = {name: version for name, version in closure.versions.items() if name not in required}
-    return Expected(lock=lock.path, required=required, optional=optional)
+    return Expected(
+        lock=lock.path,
+        required=required,
+        optional=optional,
+        sources=closure.sources,
+        extras=extras,
+        rewrites=lock.rewrites,
+    )
 
 
 class _Closure:
@@ -56,6 +68,7 @@ class _Closure:
 
     def __init__(self, lock: Lock, environment: Mapping[str, str]) -> None:
         self.versions: dict[str, str | None] = {}
+        self.sources: dict[str, Source] = {}
         self._environment = environment
         self._visited: set[str] = set()
         self._verdicts: dict[str, bool] = {}  # a lock repeats a handful of markers hundreds of times
@@ -63,6 +76,11 @@ class _Closure:
         self._by_name: dict[str, list[Package]] = {}
         for package in lock.packages:
             self._by_name.setdefault(package.name, []).append(package)
+
+    @property
+    def extras(self) -> frozenset[tuple[str, str]]:
+        """(name, extra) of every extra that was followed so far."""
+        return frozenset((canonical(name), extra) for name, extra in self._seen_extras)
 
     def take(self, package: Package) -> None:
         """Add a package and what it needs."""
@@ -75,6 +93,7 @@ class _Closure:
             self._visited.add(name)
             if not current.is_virtual:
                 self.versions[name] = current.version
+                self.sources[name] = current.source
             pending.extend(self._targets(current.dependencies))
 
     def follow(self, edges: Iterable[Edge]) -> None:

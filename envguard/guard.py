@@ -8,39 +8,53 @@ from __future__ import annotations
 
 import datetime
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from envguard.checks import policies
 from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError
 from envguard.expect import Expected, expect
-from envguard.findings import INCLUDED, Tier, run_checks
+from envguard.findings import Check, Finding, Tier, run_checks
 from envguard.inspection import Inspection
 from envguard.lock import load_lock
 from envguard.observe import Observation, observe
 from envguard.policy import load_policy
 from envguard.probes.uv_lock import check_lock
 from envguard.project import find_project
-from envguard.registry import CHECKS, FAMILIES
+from envguard.registry import FAMILIES, choose_checks
 from envguard.repair import Workplace
-from envguard.report import Report
+from envguard.report import Places, Report
+from envguard.surroundings import look_around
+from envguard.waivers import waive
 
 
 def check_project(
-    project: Path | None = None, profile: str = "auto", python: Path | None = None, *, tier: Tier = "fast"
+    project: Path | None = None,
+    profile: str = "auto",
+    python: Path | None = None,
+    *,
+    tier: Tier = "fast",
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    strict: bool = False,
 ) -> Report:
     """Judge an environment by its project's policy and lock.
 
     ``project`` is searched from the current directory upwards where it is None; ``profile`` ``auto`` chooses by the
     presence of an NVIDIA driver; ``python`` is the running interpreter where it is None. The ``standard`` tier also
-    asks uv whether the lock is stale.
+    asks uv whether the lock is stale. ``select`` and ``ignore`` name checks or families (``PKG``); ``strict`` makes
+    warnings count.
 
     Raises:
-        UsageError: the project, the profile or the interpreter is not there, or the policy is wrong.
+        UsageError: the project, the profile, the interpreter or a check is not there, or the policy is wrong.
         CheckCrashed: the environment cannot be listed, or ``packaging`` cannot be imported.
     """
+    checks = choose_checks(tier, select, ignore)
     case = inspect(project, profile, python, tier=tier)
-    findings = run_checks([check for check in CHECKS if check.tier in INCLUDED[tier]], case)
+    findings = judge(checks, case)
     interpreter = case.observation.interpreter
     return Report(
         profile=case.profile.name,
@@ -57,13 +71,27 @@ def check_project(
             directory=case.lock.parent,
             venv=interpreter.prefix,
         ),
+        places=Places(policy=case.policy, profile=case.profile.name, lock=case.lock),
+        passed=tuple(check.id for check in checks if check.id not in {finding.id for finding in findings}),
+        strict=strict,
     )
+
+
+def judge(checks: Sequence[Check[Inspection]], case: Inspection) -> tuple[Finding, ...]:
+    """Run ``checks``, apply the policy's waivers, then run the checks of the policy itself on what came of it."""
+    ordinary = [check for check in checks if check not in policies.CHECKS]
+    found = waive(run_checks(ordinary, case), case.policy.waivers, case.today)
+    unjudged = {finding.id for finding in found if finding.status in ("skip", "error")}
+    judged = frozenset(check.id for check in ordinary) - unjudged
+    last = [check for check in checks if check in policies.CHECKS]
+    return found + run_checks(last, replace(case, found=found, judged=judged))
 
 
 def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Tier) -> Inspection:
     """Read everything that the checks judge; the errors are those of ``check_project``."""
     home = find_project(project)
-    policy = load_policy(home.policy)
+    today = datetime.datetime.now(datetime.UTC).date()
+    policy = load_policy(home.policy, today)
     observation = observe(python)
     chosen = policy.profile(profile, has_driver=observation.driver is not None)
     lock = home.root / chosen.lock
@@ -85,19 +113,22 @@ def inspect(project: Path | None, profile: str, python: Path | None, *, tier: Ti
         project_venv=home.venv,
         python_was_named=python is not None,
         lock_check=check_lock(lock.parent, _uv(observation.interpreter.prefix)) if asks_uv else None,
-        today=datetime.datetime.now(datetime.UTC).date(),
+        today=today,
+        around=look_around(policy, chosen, observation, tier),
     )
 
 
-def require(project: Path | None = None, profile: str = "auto", python: Path | None = None) -> Report:
-    """``check_project`` in the fast tier, for the start of a run: return the report of a sound environment.
+def require(
+    profile: str = "auto", *, project: Path | None = None, python: Path | None = None, tier: Tier = "fast"
+) -> Report:
+    """``check_project`` for the start of a run: return the report of a sound environment.
 
     Raises:
         DriftError: something fails; one line a finding, and the repair.
         CheckCrashed: a check could not be run, or as ``check_project`` says.
         UsageError: as ``check_project`` says.
     """
-    return enforce(check_project(project, profile, python))
+    return enforce(check_project(project, profile, python, tier=tier))
 
 
 def enforce(report: Report) -> Report:

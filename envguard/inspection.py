@@ -6,14 +6,15 @@ In: values that others have read. Out: the frozen ``Inspection`` that every chec
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from envguard.expect import Expected
-from envguard.findings import Skip
+from envguard.findings import Finding, Skip
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
 from envguard.probes.uv_lock import LockCheck
+from envguard.surroundings import Surroundings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +39,12 @@ class Inspection:
     """uv's own verdict; None in the fast tier."""
     today: datetime.date
     """The day that waivers are judged by."""
+    around: Surroundings = field(default_factory=Surroundings)
+    """What only some tiers and policies ask for."""
+    found: tuple[Finding, ...] = ()
+    """What the other checks found; only the checks of the policy itself, which run last, may look at it."""
+    judged: frozenset[str] = frozenset()
+    """Ids of the checks that came to a verdict, for the same."""
 
     def without_lock(self) -> Skip:
         """The skip of every check that needs the lock."""

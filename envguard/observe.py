@@ -22,6 +22,7 @@ from envguard.probes.contents import Contents
 from envguard.probes.distributions import Distribution, read_installed
 from envguard.probes.gpu import Gpu
 from envguard.probes.interpreter import Interpreter
+from envguard.probes.path import find_launchers
 from envguard.probes.torch_build import TorchBuild, read_torch_build
 
 Fact = TypeVar("Fact")
@@ -58,6 +59,12 @@ class Observation:
     """The relevant environment variables of this process, sorted."""
     contents: Contents | None
     """The installed files against RECORD; None in the fast tier."""
+    launchers: tuple[tuple[str, str], ...] = ()
+    """(name, path) of every launcher of workers that PATH finds."""
+    is_conda: bool = False
+    """Whether conda keeps its records in the prefix."""
+    user_site_names: tuple[str, ...] | None = None
+    """What lies in the user's own site-packages, where they are importable and exist."""
 
 
 def observe(
@@ -90,6 +97,9 @@ def observe(
         gpus=gpu.gpus() if with_gpus else None,
         variables=tuple(sorted((k, v) for k, v in variables.items() if RELEVANT_VARIABLES.fullmatch(k))),
         contents=None,
+        launchers=find_launchers(variables, judged.prefix),
+        is_conda=(judged.prefix / "conda-meta").is_dir(),
+        user_site_names=None if judged.user_site is None else _list_user_site(judged.user_site),
     )
 
 
@@ -98,6 +108,13 @@ def _list_programs(directory: Path) -> frozenset[str]:
         return frozenset(os.listdir(directory))
     except OSError as error:
         raise ProbeError(f"{directory} cannot be listed ({error.strerror}): run uv sync --locked") from error
+
+
+def _list_user_site(directory: Path) -> tuple[str, ...] | None:
+    try:
+        return tuple(sorted(os.listdir(directory)))
+    except OSError:  # what cannot be listed cannot be imported from
+        return None
 
 
 def _probe(read: Callable[[], Fact]) -> tuple[Fact | None, str | None]:
