@@ -7,23 +7,28 @@ raises instead where the environment has drifted. It imports no torch, changes n
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envguard.checks import policies
 from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError
 from envguard.expect import Expected
-from envguard.findings import INCLUDED, Tier, run_checks
+from envguard.findings import Check, Finding, Tier, run_checks
 from envguard.inspection import Inspection
 from envguard.lockcache import load_expected
 from envguard.observe import Observation, look_closer, observe
 from envguard.policy import load_policy
 from envguard.probes.programs import is_command
 from envguard.project import find_project
-from envguard.registry import CHECKS, FAMILIES
+from envguard.registry import FAMILIES, choose_checks
 from envguard.repair import Workplace
-from envguard.report import Report
+from envguard.report import Places, Report
 from envguard.statcache import StatCache
+from envguard.surroundings import look_around
+from envguard.waivers import waive
 
 if TYPE_CHECKING:
     from envguard.base import Base
@@ -38,6 +43,9 @@ def check_project(
     python: Path | None = None,
     *,
     tier: Tier = "fast",
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    strict: bool = False,
     base: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -46,15 +54,17 @@ def check_project(
     ``project`` is searched from the current directory upwards where it is None; ``profile`` ``auto`` chooses by the
     presence of an NVIDIA driver; ``python`` is the running interpreter where it is None. The ``standard`` tier also
     asks uv whether the lock is stale, and compares the installed files with RECORD; ``deep`` hashes all of them, and
-    tells ``progress`` how far it is. ``base`` is a git revision, or a lock file or project directory, that the lock is
-    compared with (LCK003).
+    tells ``progress`` how far it is. ``select`` and ``ignore`` name checks or families (``PKG``); ``strict`` makes
+    warnings count. ``base`` is a git revision, or a lock file or project directory, that the lock is compared with
+    (LCK003).
 
     Raises:
-        UsageError: the project, the profile or the interpreter is not there, or the policy is wrong.
+        UsageError: the project, the profile, the interpreter or a check is not there, or the policy is wrong.
         CheckCrashed: the environment cannot be listed, or ``packaging`` cannot be imported.
     """
+    checks = choose_checks(tier, select, ignore)
     case = inspect(project, profile, python, tier=tier, base=base, progress=progress)
-    findings = run_checks([check for check in CHECKS if check.tier in INCLUDED[tier]], case)
+    findings = judge(checks, case)
     interpreter = case.observation.interpreter
     return Report(
         profile=case.profile.name,
@@ -71,7 +81,20 @@ def check_project(
             directory=case.lock.parent,
             venv=interpreter.prefix,
         ),
+        places=Places(policy=case.policy, profile=case.profile.name, lock=case.lock),
+        passed=tuple(check.id for check in checks if check.id not in {finding.id for finding in findings}),
+        strict=strict,
     )
+
+
+def judge(checks: Sequence[Check[Inspection]], case: Inspection) -> tuple[Finding, ...]:
+    """Run ``checks``, apply the policy's waivers, then run the checks of the policy itself on what came of it."""
+    ordinary = [check for check in checks if check not in policies.CHECKS]
+    found = waive(run_checks(ordinary, case), case.policy.waivers, case.today)
+    unjudged = {finding.id for finding in found if finding.status in ("skip", "error")}
+    judged = frozenset(check.id for check in ordinary) - unjudged
+    last = [check for check in checks if check in policies.CHECKS]
+    return found + run_checks(last, replace(case, found=found, judged=judged))
 
 
 def inspect(
@@ -85,7 +108,8 @@ def inspect(
 ) -> Inspection:
     """Read everything that the checks judge; the errors are those of ``check_project``."""
     home = find_project(project)
-    policy = load_policy(home.policy)
+    today = datetime.datetime.now(datetime.UTC).date()
+    policy = load_policy(home.policy, today)
     observation = observe(python, watched=policy.watched)
     chosen = policy.profile(profile, has_driver=observation.driver is not None)
     lock = home.root / chosen.lock
@@ -119,19 +143,22 @@ def inspect(
         lock_check=lock_check,
         recorded=recorded,
         base=None if base is None else _read_base(base, home.policy, lock),
-        today=datetime.datetime.now(datetime.UTC).date(),
+        today=today,
+        around=look_around(policy, chosen, observation, tier),
     )
 
 
-def require(project: Path | None = None, profile: str = "auto", python: Path | None = None) -> Report:
-    """``check_project`` in the fast tier, for the start of a run: return the report of a sound environment.
+def require(
+    profile: str = "auto", *, project: Path | None = None, python: Path | None = None, tier: Tier = "fast"
+) -> Report:
+    """``check_project`` for the start of a run: return the report of a sound environment.
 
     Raises:
         DriftError: something fails; one line a finding, and the repair.
         CheckCrashed: a check could not be run, or as ``check_project`` says.
         UsageError: as ``check_project`` says.
     """
-    return enforce(check_project(project, profile, python))
+    return enforce(check_project(project, profile, python, tier=tier))
 
 
 def enforce(report: Report) -> Report:

@@ -59,11 +59,36 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Metadata:
+    """Requirements that the project states in place of a package's own (``dependency-metadata``)."""
+
+    name: str
+    version: str | None
+    """The only version that it holds for; None means every one."""
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewrites:
+    """Where the resolution departs from what packages say of themselves, by the project's will (``[tool.uv]``)."""
+
+    metadata: tuple[Metadata, ...] = ()
+    overrides: tuple[str, ...] = ()
+    """Requirements that replace every other one on the same name."""
+    excludes: tuple[str, ...] = ()
+    """Names that are never required."""
+
+
+NO_REWRITES = Rewrites()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
     """One parsed lock file."""
 
     path: Path
     packages: tuple[Package, ...]
+    rewrites: Rewrites = NO_REWRITES
 
     @property
     def project(self) -> Package:
@@ -102,11 +127,12 @@ def parse_lock(text: bytes, path: Path) -> Lock:
         raise LockError(f"{path} has conflicting extras, which envguard cannot judge: give each its own project")
     try:
         packages = tuple(_read_package(entry) for entry in document["package"])
+        rewrites = _read_rewrites(document.get("manifest", {}))
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is not as uv writes it ({type(error).__name__}: {error}): run uv lock") from error
     if sum(package.is_project for package in packages) != 1:
         raise LockError(f"{path} holds no package for its own directory: run uv lock in a project")
-    return Lock(path=path, packages=packages)
+    return Lock(path=path, packages=packages, rewrites=rewrites)
 
 
 def _read_package(entry: dict[str, Any]) -> Package:
@@ -130,6 +156,24 @@ def _read_package(entry: dict[str, Any]) -> Package:
 def _read_source(source: dict[str, str]) -> Source:
     [(kind, location)] = ((key, value) for key, value in source.items() if key in SOURCE_KINDS)
     return Source(kind=kind, location=location)
+
+
+def _read_rewrites(manifest: dict[str, Any]) -> Rewrites:
+    return Rewrites(
+        metadata=tuple(
+            Metadata(name=each["name"], version=each.get("version"), requires=tuple(each.get("requires-dist", ())))
+            for each in manifest.get("dependency-metadata", ())
+        ),
+        overrides=tuple(_requirement(each) for each in manifest.get("overrides", ())),
+        excludes=tuple(manifest.get("excludes", ())),
+    )
+
+
+def _requirement(entry: dict[str, Any]) -> str:
+    """An override as a line of requirements; where it names a URL, any version satisfies it."""
+    extras = f"[{','.join(entry['extras'])}]" if entry.get("extras") else ""
+    marker = f" ; {entry['marker']}" if entry.get("marker") else ""
+    return f"{entry['name']}{extras}{entry.get('specifier', '')}{marker}"
 
 
 def _read_edges(edges: Any) -> tuple[Edge, ...]:

@@ -51,11 +51,11 @@ def test_an_unlocked_profile_must_lose_its_excuse_once_it_has_a_lock(scratch: Sc
 
 
 def test_require_names_each_finding_in_one_line(scratch: Scratch) -> None:
-    assert require(scratch.root, "cpu", scratch.python).status == "pass"
+    assert require("cpu", project=scratch.root, python=scratch.python).status == "pass"
     scratch.install("cowsay", "1.0")
     scratch.install("beta", "2.0")
     with pytest.raises(DriftError) as caught:
-        require(scratch.root, "cpu", scratch.python)
+        require("cpu", project=scratch.root, python=scratch.python)
     lines = str(caught.value).splitlines()
     assert [line[:6] for line in lines[:2]] == ["PKG002", "PKG003"]
     assert lines[2].startswith("repair it with: ")
@@ -79,4 +79,4 @@ def test_a_check_that_crashes_is_an_error_and_the_others_go_on(
     assert {(each.id, each.status) for each in report.findings} == {("BLD001", "error"), ("PKG003", "fail")}
     assert report.exit_code == 3
     with pytest.raises(CheckCrashed, match="ZeroDivisionError"):
-        require(scratch.root, "cpu", scratch.python)
+        require("cpu", project=scratch.root, python=scratch.python)
