@@ -64,6 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="every check in one line")
     catalogue.add_list_arguments(listing)
     freeze = commands.add_parser("freeze", help="the observed environment as JSON, with its env_id")
+    freeze.add_argument("--project", type=Path, metavar="DIR", help="whose code is recorded (default: upwards)")
     freeze.add_argument("-o", "--output", type=Path, metavar="FILE", help="write here instead of stdout")
     difference = commands.add_parser("diff", help="what differs between two environments, locks or runs")
     diff.add_arguments(difference)
@@ -83,7 +84,7 @@ def _freeze(options: argparse.Namespace) -> int:
     from envguard.atomic import write_text
     from envguard.guard import freeze
 
-    text = json.dumps(freeze(options.python), indent=2) + "\n"
+    text = json.dumps(freeze(options.python, options.project), indent=2) + "\n"
     if options.output is None:
         write_out(text)
         return OK

@@ -61,8 +61,8 @@ class FrozenEnvironment:
     """(distribution, path) of every file that differed from its RECORD."""
 
 
-def freeze_document(observation: Observation) -> dict[str, Any]:
-    """The document for ``observation``; equal facts give an equal ``env_id``."""
+def freeze_document(observation: Observation, code: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The document for ``observation``; equal facts give an equal ``env_id``. ``code`` is that of ``owncode.py``."""
     facts = {
         "python": {
             "version": observation.interpreter.version,
@@ -97,7 +97,14 @@ def freeze_document(observation: Observation) -> dict[str, Any]:
     }
     changed = observation.contents.changed if observation.contents else ()
     edited = [_describe_change(each) for each in changed]
-    return {"schema": SCHEMA, "env_id": _identify(facts), "facts": facts, "place": place, "edited": edited}
+    return {
+        "schema": SCHEMA,
+        "env_id": _identify(facts),
+        "facts": facts,
+        "place": place,
+        "edited": edited,
+        "code": code,
+    }
 
 
 def load_env(path: Path) -> FrozenEnvironment:

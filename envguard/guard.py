@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from envguard.checks import policies
 from envguard.envjson import freeze_document
-from envguard.errors import CheckCrashed, DriftError, LockError
+from envguard.errors import CheckCrashed, DriftError, LockError, PolicyError
 from envguard.expect import Expected
 from envguard.findings import Check, Finding, Tier, run_checks
 from envguard.inspection import Inspection
 from envguard.lockcache import load_expected
 from envguard.observe import Observation, look_closer, observe
-from envguard.policy import load_policy
+from envguard.policy import DEFAULT_WATCHED, Policy, load_policy
 from envguard.probes.programs import is_command
 from envguard.project import find_project
 from envguard.registry import FAMILIES, choose_checks
@@ -177,12 +177,34 @@ def enforce(report: Report) -> Report:
     raise kind("\n".join(lines))
 
 
-def freeze(python: Path | None = None) -> dict[str, Any]:
+def freeze(python: Path | None = None, project: Path | None = None) -> dict[str, Any]:
     """The observed environment as a document for ``env.json``, GPUs included (see ``envjson.py``).
 
-    It initialises CUDA in this process: call it where nothing forks later. Raises as ``observe`` does.
+    The code that the policy of ``project`` (searched upwards where it is None) names as ``source`` is recorded too;
+    outside any project there is none. It initialises CUDA in this process: call it where nothing forks later.
+
+    Raises:
+        UsageError: ``python`` is no interpreter, ``project`` is none, or its policy is wrong.
+        ProbeError: the environment cannot be listed, a file of the code cannot be read, or the driver refuses.
     """
-    return freeze_document(observe(python, with_gpus=True))
+    policy = _policy_around(project)
+    seen = look_closer(observe(python, with_gpus=True), watched=policy.watched if policy else DEFAULT_WATCHED)
+    if policy is None or not policy.source:
+        return freeze_document(seen)
+    from envguard.owncode import describe_code
+
+    return freeze_document(seen, describe_code(policy.path.parent, policy.source))
+
+
+def _policy_around(project: Path | None) -> Policy | None:
+    """The policy of ``project``; None where none was named and there is none here or above."""
+    try:
+        home = find_project(project)
+    except PolicyError:
+        if project is not None:
+            raise
+        return None
+    return load_policy(home.policy)
 
 
 def _read_base(name: str, policy: Path, lock: Path) -> Base:

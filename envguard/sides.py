@@ -18,8 +18,9 @@ from envguard.envjson import FrozenEnvironment, freeze_document, load_env, read_
 from envguard.errors import LockError, UsageError
 from envguard.expect import expect
 from envguard.lock import load_lock
-from envguard.observe import Observation, observe
+from envguard.observe import Observation, look_closer, observe
 from envguard.pkg import canonical, marker_holds
+from envguard.policy import DEFAULT_WATCHED
 from envguard.probes.torch_build import TorchBuild
 
 Kind = Literal["env.json", "uv.lock", "pylock.toml", "environment"]
@@ -107,7 +108,7 @@ def read_side(name: Path, kind: Kind, source: Path, markers: Mapping[str, str]) 
         case "pylock.toml":
             return Side(name=str(name), kind=kind, packages=_read_pylock(source, markers))
         case "environment":
-            return from_observation(str(name), observe(source))
+            return from_observation(str(name), look_closer(observe(source), watched=DEFAULT_WATCHED))
 
 
 def from_observation(name: str, seen: Observation) -> Side:
