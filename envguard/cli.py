@@ -1,4 +1,4 @@
-"""``envguard check|doctor|explain|list|freeze|diff|sync``: argparse, so that it runs where typer or rich have drifted.
+"""The command line of ``envguard``: argparse, so that it runs where typer or rich have drifted.
 
 In: arguments. Out: data on stdout, talk on stderr, an exit code from ``docs/exit-codes.md``. It only parses, calls
 and prints; the judgement is ``guard.check_project``.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from envguard.cliutil import run, say, write_out
-from envguard.commands import catalogue, check, diff, sync
+from envguard.commands import catalogue, check, diff, init, sync
 from envguard.errors import OK, UsageError
 
 EXIT_CODES = "Exit codes: 0 fine, 1 findings, 2 usage or policy error, 3 a check crashed or could not run."
@@ -44,6 +44,8 @@ def _command(arguments: list[str]) -> int:
             return _freeze(options)
         case "diff":
             return diff.run(options)
+        case "init":
+            return init.run(options)
         case "sync":
             return sync.run(options)
     raise AssertionError(f"the parser let {options.command!r} through")
@@ -70,11 +72,13 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_arguments(difference)
     syncing = commands.add_parser("sync", help="the uv commands that repair the environment; --apply runs them")
     sync.add_arguments(syncing)
+    starting = commands.add_parser("init", help="a first envguard.toml for the project at hand")
+    init.add_arguments(starting)
     for command in (judge, doctor, freeze):
         command.add_argument(
             "--python", type=Path, metavar="PATH", help="judge this interpreter or venv (default: own)"
         )
-    for command in (judge, doctor, explain, listing, freeze, difference, syncing):
+    for command in (judge, doctor, explain, listing, freeze, difference, syncing, starting):
         command.add_argument("--json", action="store_true", help="JSON on stdout")
         command.add_argument("--debug", action="store_true", help="a traceback with every error")
     return parser
