@@ -92,8 +92,8 @@ def _packages(left: Side, right: Side) -> Iterator[Change]:
 
 
 def _may_be_missing(item: Item | None, lacking: Side) -> bool:
-    """An extra of a lock need not be installed; that another lock lacks it is a change."""
-    return item is not None and item.is_optional and lacking.kind in ("environment", "env.json")
+    """An extra of a uv.lock need not be installed or exported; that another uv.lock lacks it is a change."""
+    return item is not None and item.is_optional and lacking.kind != "uv.lock"
 
 
 def _package(name: str, before: Item, after: Item) -> Change | None:

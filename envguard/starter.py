@@ -43,7 +43,7 @@ lock = "uv.lock"
 # match = "ipython"
 # reason = "debugging"
 # owner = "me"
-# expires = 2030-01-01
+# expires = YYYY-MM-DD
 """
 
 PROFILE = "default"

@@ -84,9 +84,7 @@ def apply(plan: Plan, say: Callable[[str], None]) -> Report:
         except OSError as error:
             raise CheckCrashed(f"{step.argv[0]} cannot be run ({error.strerror}): install uv") from error
         if done.returncode != 0:
-            raise ToolError(
-                f"{step.argv[0]} {step.argv[1]} ended with exit {done.returncode}, see above; it was: {step}"
-            )
+            raise ToolError(f"this ended with exit {done.returncode}, see above: {step}")
     return check_project(plan.project, plan.profile, plan.venv, tier="standard")
 
 

@@ -63,7 +63,9 @@ def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
     publish(served, "simple", make_wheel(wheels, "cowsay", "6.1", {"cowsay/__init__.py": ""}))
     tools = tmp_path / "tools"
     path = f"{tools / 'bin'}:{plain_path(tmp_path / 'bin')}"
-    (tmp_path / "bin" / "python3").symlink_to(Path(sys.executable).resolve())  # the Python of a machine without any venv
+    (tmp_path / "bin" / "python3").symlink_to(
+        Path(sys.executable).resolve()
+    )  # the Python of a machine without any venv
     with serve(served) as index:
         yield {
             **{name: os.environ[name] for name in ("HOME", "LANG", "SSL_CERT_FILE") if name in os.environ},
