@@ -8,14 +8,14 @@ with the only version that the lock has for this interpreter. No I/O, no uv.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envguard.pkg import canonical, marker_holds
 
 if TYPE_CHECKING:
-    from envguard.lock import Edge, Lock, Package
+    from envguard.lock import Edge, Lock, Package, Rewrites, Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +26,12 @@ class Expected:
     required: dict[str, str | None]
     optional: dict[str, str | None]
     """Allowed and not required; disjoint from ``required``."""
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    """Where each of them is taken from."""
+    extras: frozenset[tuple[str, str]] = frozenset()
+    """(name, extra) of every extra that the required ones ask for."""
+    rewrites: Rewrites | None = None
+    """What the project says instead of the metadata of others."""
 
     def version(self, name: str) -> str | None:
         """The locked version of ``name``, None where it has none or is not expected."""
@@ -47,11 +53,18 @@ def expect(lock: Lock, environment: Mapping[str, str]) -> Expected:
     closure.take(project)
     for group in project.default_groups:
         closure.follow(project.groups.get(group, ()))
-    required = dict(closure.versions)
+    required, extras = dict(closure.versions), closure.extras
     for edges in (*project.extras.values(), *project.groups.values()):
         closure.follow(edges)
     optional = {name: version for name, version in closure.versions.items() if name not in required}
-    return Expected(lock=lock.path, required=required, optional=optional)
+    return Expected(
+        lock=lock.path,
+        required=required,
+        optional=optional,
+        sources=closure.sources,
+        extras=extras,
+        rewrites=lock.rewrites,
+    )
 
 
 class _Closure:
@@ -59,6 +72,7 @@ class _Closure:
 
     def __init__(self, lock: Lock, environment: Mapping[str, str]) -> None:
         self.versions: dict[str, str | None] = {}
+        self.sources: dict[str, Source] = {}
         self._environment = environment
         self._visited: set[str] = set()
         self._verdicts: dict[str, bool] = {}  # a lock repeats a handful of markers hundreds of times
@@ -66,6 +80,11 @@ class _Closure:
         self._by_name: dict[str, list[Package]] = {}
         for package in lock.packages:
             self._by_name.setdefault(package.name, []).append(package)
+
+    @property
+    def extras(self) -> frozenset[tuple[str, str]]:
+        """(name, extra) of every extra that was followed so far."""
+        return frozenset((canonical(name), extra) for name, extra in self._seen_extras)
 
     def take(self, package: Package) -> None:
         """Add a package and what it needs."""
@@ -78,6 +97,7 @@ class _Closure:
             self._visited.add(name)
             if not current.is_virtual:
                 self.versions[name] = current.version
+                self.sources[name] = current.source
             pending.extend(self._targets(current.dependencies))
 
     def follow(self, edges: Iterable[Edge]) -> None:

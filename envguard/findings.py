@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from envguard.errors import ToolError
-from envguard.policy import Severity
+from envguard.policy import Severity, Waiver
 
 Status = Literal["error", "fail", "warn", "waived", "skip"]
 Tier = Literal["fast", "standard", "deep", "gpu"]
@@ -86,6 +86,8 @@ class Check(Generic[Context]):
     run: Callable[[Context], Iterable[Problem] | Skip]
     severity: Severity = "fail"
     tier: Tier = "fast"
+    example: str = ""
+    """What a finding of it says, for the page about it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +104,8 @@ class Finding:
     observed: str | None
     fix: str
     repair: Repair = NO_REPAIR
+    waiver: Waiver | None = None
+    """Why a finding with the status ``waived`` does not count."""
 
 
 def run_checks(checks: Sequence[Check[Context]], context: Context) -> tuple[Finding, ...]:

@@ -7,25 +7,31 @@ raises instead where the environment has drifted. It imports no torch, changes n
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from envguard.checks import policies
 from envguard.envjson import freeze_document
-from envguard.errors import CheckCrashed, DriftError, LockError
+from envguard.errors import CheckCrashed, DriftError, LockError, PolicyError
 from envguard.expect import Expected
-from envguard.findings import INCLUDED, Tier, run_checks
+from envguard.findings import Check, Finding, Tier, run_checks
 from envguard.inspection import Inspection
 from envguard.lockcache import load_expected
 from envguard.observe import Observation, look_closer, observe
-from envguard.policy import load_policy
+from envguard.policy import DEFAULT_WATCHED, Policy, load_policy
 from envguard.probes.programs import is_command
 from envguard.project import find_project
-from envguard.registry import CHECKS, FAMILIES
+from envguard.registry import FAMILIES, choose_checks
 from envguard.repair import Workplace
-from envguard.report import Report
+from envguard.report import Places, Report
 from envguard.statcache import StatCache
+from envguard.surroundings import look_around
+from envguard.waivers import waive
 
 if TYPE_CHECKING:
+    from envguard.base import Base
     from envguard.probes.hashing import Progress
     from envguard.probes.uv_lock import LockCheck
     from envguard.recorded_builds import RecordedBuilds
@@ -37,6 +43,10 @@ def check_project(
     python: Path | None = None,
     *,
     tier: Tier = "fast",
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+    strict: bool = False,
+    base: str | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Judge an environment by its project's policy and lock.
@@ -44,14 +54,17 @@ def check_project(
     ``project`` is searched from the current directory upwards where it is None; ``profile`` ``auto`` chooses by the
     presence of an NVIDIA driver; ``python`` is the running interpreter where it is None. The ``standard`` tier also
     asks uv whether the lock is stale, and compares the installed files with RECORD; ``deep`` hashes all of them, and
-    tells ``progress`` how far it is.
+    tells ``progress`` how far it is. ``select`` and ``ignore`` name checks or families (``PKG``); ``strict`` makes
+    warnings count. ``base`` is a git revision, or a lock file or project directory, that the lock is compared with
+    (LCK003).
 
     Raises:
-        UsageError: the project, the profile or the interpreter is not there, or the policy is wrong.
+        UsageError: the project, the profile, the interpreter or a check is not there, or the policy is wrong.
         CheckCrashed: the environment cannot be listed, or ``packaging`` cannot be imported.
     """
-    case = inspect(project, profile, python, tier=tier, progress=progress)
-    findings = run_checks([check for check in CHECKS if check.tier in INCLUDED[tier]], case)
+    checks = choose_checks(tier, select, ignore)
+    case = inspect(project, profile, python, tier=tier, base=base, progress=progress)
+    findings = judge(checks, case)
     interpreter = case.observation.interpreter
     return Report(
         profile=case.profile.name,
@@ -64,19 +77,39 @@ def check_project(
         workplace=None
         if not case.lock_exists and case.profile.unlocked
         else Workplace(
-            uv=_uv(interpreter.prefix) or "uv",
+            uv=find_uv(interpreter.prefix) or "uv",
             directory=case.lock.parent,
             venv=interpreter.prefix,
         ),
+        places=Places(policy=case.policy, profile=case.profile.name, lock=case.lock),
+        passed=tuple(check.id for check in checks if check.id not in {finding.id for finding in findings}),
+        strict=strict,
     )
 
 
+def judge(checks: Sequence[Check[Inspection]], case: Inspection) -> tuple[Finding, ...]:
+    """Run ``checks``, apply the policy's waivers, then run the checks of the policy itself on what came of it."""
+    ordinary = [check for check in checks if check not in policies.CHECKS]
+    found = waive(run_checks(ordinary, case), case.policy.waivers, case.today)
+    unjudged = {finding.id for finding in found if finding.status in ("skip", "error")}
+    judged = frozenset(check.id for check in ordinary) - unjudged
+    last = [check for check in checks if check in policies.CHECKS]
+    return found + run_checks(last, replace(case, found=found, judged=judged))
+
+
 def inspect(
-    project: Path | None, profile: str, python: Path | None, *, tier: Tier, progress: Progress | None = None
+    project: Path | None,
+    profile: str,
+    python: Path | None,
+    *,
+    tier: Tier,
+    base: str | None = None,
+    progress: Progress | None = None,
 ) -> Inspection:
     """Read everything that the checks judge; the errors are those of ``check_project``."""
     home = find_project(project)
-    policy = load_policy(home.policy)
+    today = datetime.datetime.now(datetime.UTC).date()
+    policy = load_policy(home.policy, today)
     observation = observe(python, watched=policy.watched)
     chosen = policy.profile(profile, has_driver=observation.driver is not None)
     lock = home.root / chosen.lock
@@ -92,7 +125,7 @@ def inspect(
         from envguard.probes.uv_lock import ask_uv
         from envguard.recorded_builds import read_recorded_builds
 
-        uv = _uv(observation.interpreter.prefix)
+        uv = find_uv(observation.interpreter.prefix)
         answer = ask_uv(lock.parent, uv) if expected is not None else None  # uv works while we read
         observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
         recorded = read_recorded_builds(home.root / policy.recorded) if policy.recorded else None
@@ -109,19 +142,23 @@ def inspect(
         python_was_named=python is not None,
         lock_check=lock_check,
         recorded=recorded,
-        today=datetime.datetime.now(datetime.UTC).date(),
+        base=None if base is None else _read_base(base, home.policy, lock),
+        today=today,
+        around=look_around(policy, chosen, observation, tier),
     )
 
 
-def require(project: Path | None = None, profile: str = "auto", python: Path | None = None) -> Report:
-    """``check_project`` in the fast tier, for the start of a run: return the report of a sound environment.
+def require(
+    profile: str = "auto", *, project: Path | None = None, python: Path | None = None, tier: Tier = "fast"
+) -> Report:
+    """``check_project`` for the start of a run: return the report of a sound environment.
 
     Raises:
         DriftError: something fails; one line a finding, and the repair.
         CheckCrashed: a check could not be run, or as ``check_project`` says.
         UsageError: as ``check_project`` says.
     """
-    return enforce(check_project(project, profile, python))
+    return enforce(check_project(project, profile, python, tier=tier))
 
 
 def enforce(report: Report) -> Report:
@@ -140,16 +177,44 @@ def enforce(report: Report) -> Report:
     raise kind("\n".join(lines))
 
 
-def freeze(python: Path | None = None) -> dict[str, Any]:
+def freeze(python: Path | None = None, project: Path | None = None) -> dict[str, Any]:
     """The observed environment as a document for ``env.json``, GPUs included (see ``envjson.py``).
 
-    It initialises CUDA in this process: call it where nothing forks later. Raises as ``observe`` does.
+    The code that the policy of ``project`` (searched upwards where it is None) names as ``source`` is recorded too;
+    outside any project there is none. It initialises CUDA in this process: call it where nothing forks later.
+
+    Raises:
+        UsageError: ``python`` is no interpreter, ``project`` is none, or its policy is wrong.
+        ProbeError: the environment cannot be listed, a file of the code cannot be read, or the driver refuses.
     """
-    return freeze_document(observe(python, with_gpus=True))
+    policy = _policy_around(project)
+    seen = look_closer(observe(python, with_gpus=True), watched=policy.watched if policy else DEFAULT_WATCHED)
+    if policy is None or not policy.source:
+        return freeze_document(seen)
+    from envguard.owncode import describe_code
+
+    return freeze_document(seen, describe_code(policy.path.parent, policy.source))
 
 
-def _uv(prefix: Path) -> str | None:
-    """uv from PATH, else the one inside the judged environment."""
+def _policy_around(project: Path | None) -> Policy | None:
+    """The policy of ``project``; None where none was named and there is none here or above."""
+    try:
+        home = find_project(project)
+    except PolicyError:
+        if project is not None:
+            raise
+        return None
+    return load_policy(home.policy)
+
+
+def _read_base(name: str, policy: Path, lock: Path) -> Base:
+    from envguard.base import read_base
+
+    return read_base(name, policy, lock)
+
+
+def find_uv(prefix: Path) -> str | None:
+    """The uv to call: uv from PATH, else the one inside the judged environment."""
     inside = prefix / "bin" / "uv"
     return "uv" if is_command("uv") else str(inside) if inside.is_file() else None
 

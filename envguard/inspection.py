@@ -6,16 +6,18 @@ In: values that others have read. Out: the frozen ``Inspection`` that every chec
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envguard.expect import Expected
-from envguard.findings import Skip
+from envguard.findings import Finding, Skip
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
+from envguard.surroundings import Surroundings
 
 if TYPE_CHECKING:
+    from envguard.base import Base
     from envguard.probes.uv_lock import LockCheck
     from envguard.recorded_builds import RecordedBuilds
 
@@ -40,10 +42,18 @@ class Inspection:
     """Whether the user chose the judged interpreter."""
     lock_check: LockCheck | None
     """uv's own verdict; None in the fast tier."""
+    base: Base | None
+    """What the lock and the policy were before a change; None where no base was named."""
     recorded: RecordedBuilds | None
     """The good environment that the policy names; None where it names none."""
     today: datetime.date
     """The day that waivers are judged by."""
+    around: Surroundings = field(default_factory=Surroundings)
+    """What only some tiers and policies ask for."""
+    found: tuple[Finding, ...] = ()
+    """What the other checks found; only the checks of the policy itself, which run last, may look at it."""
+    judged: frozenset[str] = frozenset()
+    """Ids of the checks that came to a verdict, for the same."""
 
     def without_lock(self) -> Skip:
         """The skip of every check that needs the lock."""

@@ -14,6 +14,7 @@ from typing import Any
 from envguard.errors import LockError
 
 LOCK_VERSION = 1
+SOURCE_KINDS = ("registry", "git", "url", "path", "directory", "editable", "virtual")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,12 +29,23 @@ class Edge:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """Where uv takes a package from."""
+
+    kind: str
+    """``registry``, ``git``, ``url``, ``path``, ``directory``, ``editable`` or ``virtual``."""
+    location: str
+    """The index, repository or path, as the lock has it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Package:
     """One locked package; a name occurs several times where versions differ by marker."""
 
     name: str
     version: str | None
     """None for a project whose version is dynamic."""
+    source: Source
     is_project: bool
     """Whether this is the project at the lock's own directory."""
     is_virtual: bool
@@ -47,11 +59,36 @@ class Package:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Metadata:
+    """Requirements that the project states in place of a package's own (``dependency-metadata``)."""
+
+    name: str
+    version: str | None
+    """The only version that it holds for; None means every one."""
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rewrites:
+    """Where the resolution departs from what packages say of themselves, by the project's will (``[tool.uv]``)."""
+
+    metadata: tuple[Metadata, ...] = ()
+    overrides: tuple[str, ...] = ()
+    """Requirements that replace every other one on the same name."""
+    excludes: tuple[str, ...] = ()
+    """Names that are never required."""
+
+
+NO_REWRITES = Rewrites()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lock:
     """One parsed lock file."""
 
     path: Path
     packages: tuple[Package, ...]
+    rewrites: Rewrites = NO_REWRITES
 
     @property
     def project(self) -> Package:
@@ -66,11 +103,22 @@ def load_lock(path: Path) -> Lock:
         LockError: it is missing, is no TOML, or has a form that this reader does not know.
     """
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_bytes()
     except FileNotFoundError as error:
         raise LockError(f"{path} does not exist: run uv lock in its project") from error
     except OSError as error:
         raise LockError(f"{path} cannot be read ({error.strerror})") from error
+    return parse_lock(text, path)
+
+
+def parse_lock(text: bytes, path: Path) -> Lock:
+    """The lock whose content is ``text``; ``path`` is named in errors and kept.
+
+    Raises:
+        LockError: it is no TOML, or has a form that this reader does not know.
+    """
+    try:
+        document = tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LockError(f"{path} is no valid TOML ({error}): restore it from version control") from error
     if (got := document.get("version")) != LOCK_VERSION:
@@ -79,11 +127,12 @@ def load_lock(path: Path) -> Lock:
         raise LockError(f"{path} has conflicting extras, which envguard cannot judge: give each its own project")
     try:
         packages = tuple(_read_package(entry) for entry in document["package"])
-    except (KeyError, TypeError, AttributeError) as error:
+        rewrites = _read_rewrites(document.get("manifest", {}))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is not as uv writes it ({type(error).__name__}: {error}): run uv lock") from error
     if sum(package.is_project for package in packages) != 1:
         raise LockError(f"{path} holds no package for its own directory: run uv lock in a project")
-    return Lock(path=path, packages=packages)
+    return Lock(path=path, packages=packages, rewrites=rewrites)
 
 
 def _read_package(entry: dict[str, Any]) -> Package:
@@ -93,6 +142,7 @@ def _read_package(entry: dict[str, Any]) -> Package:
     return Package(
         name=entry["name"],
         version=entry.get("version"),
+        source=_read_source(source),
         is_project="." in (source.get("editable"), source.get("virtual"), source.get("directory")),
         is_virtual="virtual" in source,
         resolution_markers=tuple(entry.get("resolution-markers", ())),
@@ -101,6 +151,29 @@ def _read_package(entry: dict[str, Any]) -> Package:
         groups=groups,
         default_groups=tuple(groups) if default_groups == "all" else tuple(default_groups),
     )
+
+
+def _read_source(source: dict[str, str]) -> Source:
+    [(kind, location)] = ((key, value) for key, value in source.items() if key in SOURCE_KINDS)
+    return Source(kind=kind, location=location)
+
+
+def _read_rewrites(manifest: dict[str, Any]) -> Rewrites:
+    return Rewrites(
+        metadata=tuple(
+            Metadata(name=each["name"], version=each.get("version"), requires=tuple(each.get("requires-dist", ())))
+            for each in manifest.get("dependency-metadata", ())
+        ),
+        overrides=tuple(_requirement(each) for each in manifest.get("overrides", ())),
+        excludes=tuple(manifest.get("excludes", ())),
+    )
+
+
+def _requirement(entry: dict[str, Any]) -> str:
+    """An override as a line of requirements; where it names a URL, any version satisfies it."""
+    extras = f"[{','.join(entry['extras'])}]" if entry.get("extras") else ""
+    marker = f" ; {entry['marker']}" if entry.get("marker") else ""
+    return f"{entry['name']}{extras}{entry.get('specifier', '')}{marker}"
 
 
 def _read_edges(edges: Any) -> tuple[Edge, ...]:

@@ -6,16 +6,19 @@ that a marker can ask about. Refusals are not remembered.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from envguard.expect import Expected, expect
+from envguard.lock import Metadata, Rewrites, Source, load_lock
 from envguard.statcache import StatCache
 
-EDITION = 1
+EDITION = 2
 """Raise it with every change of ``lock.py`` or ``expect.py`` that changes what a lock is taken to expect."""
 
 
@@ -31,13 +34,39 @@ def load_expected(lock: Path, environment: Mapping[str, str], cache: StatCache) 
     name = f"expected-{sha256(place).hexdigest()[:20]}.json"
     known = cache.read(name)
     if known is not None and known["key"] == key:
-        return Expected(lock=lock, required=known["required"], optional=known["optional"])
+        return _read(lock, known)
     expected = _compute(lock, environment)
-    cache.write(name, {"key": key, "required": expected.required, "optional": expected.optional})
+    cache.write(name, {"key": key, **_write(expected)})
     return expected
 
 
-def _compute(lock: Path, environment: Mapping[str, str]) -> Expected:
-    from envguard.lock import load_lock
+def _write(expected: Expected) -> dict[str, Any]:
+    return {
+        "required": expected.required,
+        "optional": expected.optional,
+        "sources": {name: [source.kind, source.location] for name, source in expected.sources.items()},
+        "extras": sorted(expected.extras),
+        "rewrites": None if expected.rewrites is None else dataclasses.asdict(expected.rewrites),
+    }
 
+
+def _read(lock: Path, known: dict[str, Any]) -> Expected:
+    rewrites = known["rewrites"]
+    return Expected(
+        lock=lock,
+        required=known["required"],
+        optional=known["optional"],
+        sources={name: Source(kind=kind, location=location) for name, (kind, location) in known["sources"].items()},
+        extras=frozenset((name, extra) for name, extra in known["extras"]),
+        rewrites=None
+        if rewrites is None
+        else Rewrites(
+            metadata=tuple(Metadata(**{**each, "requires": tuple(each["requires"])}) for each in rewrites["metadata"]),
+            overrides=tuple(rewrites["overrides"]),
+            excludes=tuple(rewrites["excludes"]),
+        ),
+    )
+
+
+def _compute(lock: Path, environment: Mapping[str, str]) -> Expected:
     return expect(load_lock(lock), environment)

@@ -23,6 +23,7 @@ from envguard.probes.distributions import Distribution, read_installed
 from envguard.probes.gpu import Gpu
 from envguard.probes.imports import ImportOrigin
 from envguard.probes.interpreter import Interpreter
+from envguard.probes.path import find_launchers
 from envguard.probes.records import UNREADABLE, Record, read_records
 from envguard.probes.startup import StartupFile, read_startup
 from envguard.probes.torch_build import TorchBuild, read_torch_build
@@ -75,6 +76,12 @@ class Observation:
     """The installed files against RECORD; None in the fast tier."""
     cuda_links: CudaLinks | None
     """Which native module needs which CUDA library; None in the fast tier."""
+    launchers: tuple[tuple[str, str], ...] = ()
+    """(name, path) of every launcher of workers that PATH finds."""
+    is_conda: bool = False
+    """Whether conda keeps its records in the prefix."""
+    user_site_names: tuple[str, ...] | None = None
+    """What lies in the user's own site-packages, where they are importable and exist."""
 
 
 def observe(
@@ -123,6 +130,9 @@ def observe(
         cuda_directories=_cuda_directories(site_packages / "nvidia"),
         contents=None,
         cuda_links=None,
+        launchers=find_launchers(variables, judged.prefix),
+        is_conda=(judged.prefix / "conda-meta").is_dir(),
+        user_site_names=None if judged.user_site is None else _list_user_site(judged.user_site),
     )
 
 
@@ -208,6 +218,13 @@ def _list_programs(directory: Path) -> frozenset[str]:
         return frozenset(os.listdir(directory))
     except OSError as error:
         raise ProbeError(f"{directory} cannot be listed ({error.strerror}): run uv sync --locked") from error
+
+
+def _list_user_site(directory: Path) -> tuple[str, ...] | None:
+    try:
+        return tuple(sorted(os.listdir(directory)))
+    except OSError:  # what cannot be listed cannot be imported from
+        return None
 
 
 def _probe(read: Callable[[], Fact]) -> tuple[Fact | None, str | None]:

@@ -1,24 +1,27 @@
 """The policy: what ``envguard.toml`` says that an environment must be.
 
-In: the file. Out: a frozen ``Policy`` with its profiles. It is strict: an unknown key, a wrong type or a value outside
-its range is a problem, and all problems are reported together. It knows nothing of what is installed and does not read
-the lock; globs and specifiers are kept as text, the checks interpret them.
+In: the file (``policyfile.py`` reads it with all that it extends). Out: a frozen ``Policy`` with its profiles. It is
+strict: an unknown key, a wrong type or a value outside its range is a problem, and all problems are reported together,
+each with its file and line. It knows nothing of what is installed and does not read the lock; globs and specifiers are
+kept as text, the checks interpret them.
 """
 
 from __future__ import annotations
 
 import datetime
+import difflib
 import re
-import tomllib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
 from envguard.errors import PolicyError
 from envguard.pkg import specifier_set
-from envguard.strict import StrictTable
+from envguard.policyfile import Document, Place, describe, read_document
+from envguard.strict import StrictTable, Trouble
+from envguard.tomllines import Key
 
-SCHEMA = 1
 FILE_NAME = "envguard.toml"
 MAX_WAIVER_DAYS = 90
 DEFAULT_WATCHED = ("torch", "transformers", "triton", "tokenizers", "safetensors", "numpy")
@@ -55,6 +58,8 @@ class Profile:
     """Pinned (name, version) pairs that hold whatever the lock says."""
     deny_variables: tuple[str, ...] = ()
     """Globs of environment variables that must not be set."""
+    allow_variables: tuple[str, ...] = ()
+    """Globs of environment variables that may be set although they change results or what is imported."""
     require_variables: tuple[tuple[str, str], ...] = ()
     """(name, value) pairs that the environment must hold."""
     jit: bool = False
@@ -101,6 +106,12 @@ class Policy:
     auto_with_driver: str | None
     auto_without_driver: str | None
     profiles: tuple[Profile, ...]
+    places: Mapping[Key, Place] = field(default_factory=dict)
+    """Where each key of the policy stands."""
+
+    def where(self, *key: str | int) -> Place:
+        """The place of ``key``, or else of the nearest table that holds it."""
+        return Document(path=self.path, table={}, places=self.places).place(key)
 
     def profile(self, name: str, *, has_driver: bool) -> Profile:
         """The profile called ``name``; ``auto`` chooses by the presence of an NVIDIA driver.
@@ -122,28 +133,24 @@ class Policy:
         raise PolicyError(f"{self.path}: no profile is called {wanted!r}; allowed: auto, {names}")
 
 
-def load_policy(path: Path) -> Policy:
-    """Read and validate a policy file.
+def load_policy(path: Path, today: datetime.date | None = None) -> Policy:
+    """Read and validate a policy file; ``today`` (in UTC by default) is the day that waivers are measured from.
 
     Raises:
-        PolicyError: the file cannot be read, is no TOML, or breaks the schema (every problem in one message).
+        PolicyError: the file or one that it extends cannot be read, is no TOML, or breaks the schema (every problem
+            in one message).
     """
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PolicyError(f"{path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PolicyError(f"{path} is no valid TOML: {error}") from error
-    problems: list[str] = []
-    policy = _read_policy(path, StrictTable(document, "", problems))
-    if problems:
-        raise PolicyError("\n".join(f"{path}: {problem}" for problem in problems))
+    troubles: list[Trouble] = []
+    document = read_document(path, troubles)
+    root = StrictTable(document.table, (), troubles)
+    policy = _read_policy(document, root, today or datetime.datetime.now(datetime.UTC).date())
+    if troubles:
+        raise PolicyError("\n".join(dict.fromkeys(describe(document, trouble) for trouble in troubles)))
     return policy
 
 
-def _read_policy(path: Path, root: StrictTable) -> Policy:
-    if (schema := root.integer("schema")) != SCHEMA:
-        root.problem("schema", f"got {schema!r}, this envguard reads schema = {SCHEMA}")
+def _read_policy(document: Document, root: StrictTable, today: datetime.date) -> Policy:
+    root.ignore("schema", "extends")
     rules = root.table("distributions")
     auto = root.table("auto")
     named = root.table("profiles")
@@ -152,7 +159,7 @@ def _read_policy(path: Path, root: StrictTable) -> Policy:
     if not profiles:
         root.problem("profiles", "no profile is declared, at least one [profiles.NAME] must be")
     policy = Policy(
-        path=path,
+        path=document.path,
         unexpected=cast(Severity, rules.choice("unexpected", ("fail", "warn"), "warn")),
         allow=rules.strings("allow"),
         forbid=rules.strings("forbid"),
@@ -161,10 +168,11 @@ def _read_policy(path: Path, root: StrictTable) -> Policy:
         allow_overlap=files.strings("allow-overlap"),
         recorded=root.string("recorded"),
         source=root.strings("source"),
-        waivers=(),
+        waivers=tuple(_read_waiver(each, today) for each in root.tables("waivers")),
         auto_with_driver=auto.string("with-driver"),
         auto_without_driver=auto.string("without-driver"),
         profiles=profiles,
+        places=document.places,
     )
     names = [profile.name for profile in profiles]
     for key in ("with-driver", "without-driver"):
@@ -173,6 +181,27 @@ def _read_policy(path: Path, root: StrictTable) -> Policy:
     for table in (root, rules, auto, files):
         table.close()
     return policy
+
+
+def _read_waiver(table: StrictTable, today: datetime.date) -> Waiver:
+    from envguard.registry import WAIVABLE  # the checks read policies, so the registry imports this module
+
+    waiver = Waiver(
+        check=table.required("check"),
+        match=table.required("match"),
+        reason=table.required("reason"),
+        owner=table.required("owner"),
+        expires=table.date("expires") or today,
+    )
+    if waiver.check and waiver.check not in WAIVABLE:
+        near = difflib.get_close_matches(waiver.check.upper(), WAIVABLE, n=1, cutoff=0.0)[0]
+        table.problem("check", f"got {waiver.check!r}, allowed is the id of a check, nearest: {near}")
+    last = today + datetime.timedelta(days=MAX_WAIVER_DAYS)
+    if waiver.expires > last:
+        allowed = f"allowed is a day at most {MAX_WAIVER_DAYS} days ahead, so {last} at the latest"
+        table.problem("expires", f"got {waiver.expires}, {allowed}")
+    table.close()
+    return waiver
 
 
 def _read_profile(name: str, table: StrictTable) -> Profile:
@@ -193,6 +222,7 @@ def _read_profile(name: str, table: StrictTable) -> Profile:
         driver=driver,
         packages=tuple((package, pins.required(package)) for package in sorted(pins.names())),
         deny_variables=variables.strings("deny"),
+        allow_variables=variables.strings("allow"),
         require_variables=tuple((variable, required.required(variable)) for variable in sorted(required.names())),
         jit=table.boolean("jit"),
     )

@@ -6,23 +6,47 @@ family is a line here and its title.
 
 from __future__ import annotations
 
-from envguard.checks import build, cuda, integrity, interpreter, lock, packages, run, shadow, source, strays
+from collections.abc import Sequence
+
+from envguard.checks import (
+    build,
+    cuda,
+    integrity,
+    interpreter,
+    lock,
+    origins,
+    packages,
+    policies,
+    requirements,
+    run,
+    shadow,
+    source,
+    strays,
+    system,
+)
 from envguard.errors import UsageError
-from envguard.findings import Check
+from envguard.findings import INCLUDED, Check, Tier
 from envguard.inspection import Inspection
 
 CHECKS: tuple[Check[Inspection], ...] = (
     *interpreter.CHECKS,
     *lock.CHECKS,
     *packages.CHECKS,
+    *requirements.CHECKS,
+    *origins.CHECKS,
     *build.CHECKS,
     *cuda.CHECKS,
+    *system.CHECKS,
     *integrity.CHECKS,
     *strays.CHECKS,
     *shadow.CHECKS,
     *source.CHECKS,
     *run.CHECKS,
+    *policies.CHECKS,
 )
+
+WAIVABLE = tuple(check.id for check in CHECKS if check not in policies.CHECKS)
+"""Ids of the checks whose findings a waiver may cover: all but those of the policy itself."""
 
 FAMILIES = {
     "ENV": "Interpreter",
@@ -33,7 +57,7 @@ FAMILIES = {
     "INT": "Installed files",
     "SHD": "Imports",
     "SRC": "Source",
-    "RUN": "Numerics",
+    "RUN": "Environment variables",
     "POL": "Policy",
 }
 """Titles of the families, by the letters of their ids."""
@@ -48,8 +72,43 @@ def find_check(check_id: str) -> Check[Inspection]:
     for check in CHECKS:
         if check.id == check_id.upper():
             return check
+    raise UsageError(f"no check is called {check_id!r}; nearest: {_nearest(check_id)}; all of them: envguard list")
+
+
+def choose_checks(tier: Tier, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check[Inspection], ...]:
+    """The checks of ``tier`` that ``select`` names (all, where it is empty) and ``ignore`` does not.
+
+    A name is an id or its beginning, such as ``INT``, in any case.
+
+    Raises:
+        UsageError: a name fits no check, or only checks that ``tier`` does not run.
+    """
+    chosen = [check for check in CHECKS if check.tier in INCLUDED[tier]]
+    for name in (*select, *ignore):
+        fitting = [check for check in CHECKS if _fits(check, name)]
+        if not name or not fitting:
+            known = f"nearest: {_nearest(name)}; families: {', '.join(FAMILIES)}"
+            raise UsageError(f"no check or family is called {name!r}; {known}; all of them: envguard list")
+        if name in select and not any(check in chosen for check in fitting):
+            raise UsageError(f"--select {name}: the {tier} tier does not run it; {_WAY[fitting[0].tier]}")
+    if select:
+        chosen = [check for check in chosen if any(_fits(check, name) for name in select)]
+    return tuple(check for check in chosen if not any(_fits(check, name) for name in ignore))
+
+
+_WAY: dict[Tier, str] = {
+    "fast": "leave out --gpu or --deep",
+    "standard": "use envguard check",
+    "deep": "add --deep",
+    "gpu": "add --gpu",
+}
+
+
+def _fits(check: Check[Inspection], name: str) -> bool:
+    return check.id.startswith(name.upper())
+
+
+def _nearest(name: str) -> str:
     import difflib
 
-    ids = [check.id for check in CHECKS]
-    near = difflib.get_close_matches(check_id.upper(), ids, n=1, cutoff=0.0)
-    raise UsageError(f"no check is called {check_id!r}; nearest: {near[0]}; all of them: envguard list")
+    return difflib.get_close_matches(name.upper(), [check.id for check in CHECKS], n=1, cutoff=0.0)[0]

@@ -1,7 +1,6 @@
-"""One command that repairs all findings that uv can repair.
+"""The commands that repair all findings that uv can repair.
 
-In: the repairs of the findings and where uv has to work. Out: a shell command line, or None where uv can do nothing.
-It runs nothing.
+In: the repairs of the findings and where uv has to work. Out: ``Step``s, or one line for a shell. It runs nothing.
 """
 
 from __future__ import annotations
@@ -27,30 +26,54 @@ class Workplace:
     """The environment that was judged."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One command of a repair."""
+
+    argv: tuple[str, ...]
+    environ: tuple[tuple[str, str], ...] = ()
+    """Variables that it needs besides those of the shell."""
+
+    def __str__(self) -> str:
+        """As one types it into a shell."""
+        assignments = [f"{name}={shlex.quote(value)}" for name, value in self.environ]
+        return " ".join([*assignments, shlex.join(self.argv)])
+
+
 def repair_command(repairs: Iterable[Repair], workplace: Workplace) -> str | None:
-    """Merge ``repairs`` into one command for ``workplace``."""
+    """``repair_steps`` as one line for a shell; None where there is nothing to do."""
+    return " && ".join(map(str, repair_steps(repairs, workplace))) or None
+
+
+def repair_steps(repairs: Iterable[Repair], workplace: Workplace) -> tuple[Step, ...]:
+    """Merge ``repairs`` into the fewest commands for ``workplace``; () where uv can do nothing."""
     merged = _merge(repairs)
-    if merged == NO_REPAIR:
-        return None
-    uv, directory, venv = workplace.uv, workplace.directory, workplace.venv
-    here = Path.cwd()
-    place = [] if directory == here or directory in here.parents else ["--project", str(directory)]
-    sync = [uv, "sync", "--locked", *place]
-    for name in merged.reinstall:
-        sync += ["--reinstall-package", name]
-    if merged.python is not None:
-        sync += ["--python", merged.python]
-    command = shlex.join(sync)
-    current = directory / os.environ.get("UV_PROJECT_ENVIRONMENT", ".venv")
-    if current.resolve() != venv.resolve():
-        command = f"UV_PROJECT_ENVIRONMENT={shlex.quote(str(venv))} {command}"
-    if merged.lock:
-        command = f"{shlex.join([uv, 'lock', *place])} && {command}"
+    steps = [Step(argv=("rm", "-r", *merged.delete))] if merged.delete else []
     if merged.clean:
-        command = f"{shlex.join([uv, 'cache', 'clean', *merged.clean])} && {command}"
-    if merged.delete:
-        command = f"{shlex.join(['rm', '-r', *merged.delete])} && {command}"
-    return command
+        steps.append(Step(argv=(workplace.uv, "cache", "clean", *merged.clean)))
+    if merged.lock:
+        steps.append(Step(argv=(workplace.uv, "lock", *_place(workplace))))
+    if merged != NO_REPAIR:
+        steps.append(_sync(workplace, merged.reinstall, merged.python))
+    return tuple(steps)
+
+
+def _sync(workplace: Workplace, reinstall: Iterable[str], python: str | None) -> Step:
+    argv = [workplace.uv, "sync", "--locked", *_place(workplace)]
+    for name in reinstall:
+        argv += ["--reinstall-package", name]
+    if python is not None:
+        argv += ["--python", python]
+    current = workplace.directory / os.environ.get("UV_PROJECT_ENVIRONMENT", ".venv")
+    is_default = current.resolve() == workplace.venv.resolve()
+    environ = () if is_default else (("UV_PROJECT_ENVIRONMENT", str(workplace.venv)),)
+    return Step(argv=tuple(argv), environ=environ)
+
+
+def _place(workplace: Workplace) -> list[str]:
+    here = Path.cwd()
+    is_here = workplace.directory == here or workplace.directory in here.parents
+    return [] if is_here else ["--project", str(workplace.directory)]
 
 
 def _merge(repairs: Iterable[Repair]) -> Repair:

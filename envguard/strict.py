@@ -1,28 +1,41 @@
 """Strict reading of a TOML table: every problem is collected, none stops the reading, and unknown keys are problems.
 
-In: a table and the dotted place where it stands. Out: typed values, and in ``problems`` one line for each thing that
-is wrong, naming the place, what was got and what is allowed. A value that is wrong reads as its default, so that the
-caller can go on and find the next problem; the caller raises once, at the end, when ``problems`` is not empty.
+In: a table and the key under which it stands. Out: typed values, and in ``problems`` one ``Trouble`` for each thing
+that is wrong: the key, what was got and what is allowed. A value that is wrong reads as its default, so that the
+caller can go on and find the next problem; the caller raises once, at the end, when ``problems`` is not empty. Which
+file and line a key stands on is the caller's to add.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+from envguard.tomllines import Key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trouble:
+    """One thing that is wrong with a document."""
+
+    key: Key
+    text: str
 
 
 class StrictTable:
     """One table of a TOML document; read every known key, then call ``close``."""
 
-    def __init__(self, table: object, place: str, problems: list[str]) -> None:
-        self.place = place
+    def __init__(self, table: object, key: Key, problems: list[Trouble]) -> None:
+        self.key = key
         self.problems = problems
         self._known: list[str] = []
         self._table: Mapping[str, Any] = {}
         if isinstance(table, Mapping):
             self._table = table
         else:
-            problems.append(f"{place or 'the document'}: got {table!r}, allowed is a table")
+            problems.append(Trouble(key=key, text=f"got {table!r}, allowed is a table"))
 
     def names(self) -> list[str]:
         """The keys that are present, known or not."""
@@ -39,8 +52,19 @@ class StrictTable:
     def required(self, key: str) -> str:
         """A string that must be present; "" where it is not, after noting the problem."""
         if key not in self._table:
-            self.problems.append(f"{self._at(key)}: missing, it must be a string")
+            self.problem(key, "missing, it must be a string")
         return self.string(key) or ""
+
+    def date(self, key: str) -> datetime.date | None:
+        """A date that must be present; None where it is not, after noting the problem."""
+        value = self._take(key)
+        if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+            return value
+        if value is None:
+            self.problem(key, "missing, it must be a date such as 2026-12-31")
+        else:
+            self._wrong(key, value, "a date without quotes, such as 2026-12-31")
+        return None
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
         """One of ``allowed``."""
@@ -65,7 +89,7 @@ class StrictTable:
     def table(self, key: str) -> StrictTable:
         """A sub-table; an empty one where the key is absent."""
         value = self._take(key)
-        return StrictTable({} if value is None else value, self._at(key), self.problems)
+        return StrictTable({} if value is None else value, (*self.key, key), self.problems)
 
     def tables(self, key: str) -> list[StrictTable]:
         """An array of tables; [] where the key is absent."""
@@ -75,15 +99,7 @@ class StrictTable:
         if not isinstance(value, list):
             self._wrong(key, value, "an array of tables")
             return []
-        return [StrictTable(each, f"{self._at(key)}[{index}]", self.problems) for index, each in enumerate(value)]
-
-    def integer(self, key: str) -> int | None:
-        """An integer, or None where the key is absent."""
-        value = self._take(key)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-            return value
-        self._wrong(key, value, "an integer")
-        return None
+        return [StrictTable(each, (*self.key, key, index), self.problems) for index, each in enumerate(value)]
 
     def boolean(self, key: str) -> bool:
         """True or false; false where the key is absent."""
@@ -93,9 +109,13 @@ class StrictTable:
         self._wrong(key, value, "true or false")
         return False
 
+    def ignore(self, *keys: str) -> None:
+        """Keys that someone else has read."""
+        self._known += keys
+
     def problem(self, key: str, text: str) -> None:
         """Note a problem of meaning about ``key``."""
-        self.problems.append(f"{self._at(key)}: {text}")
+        self.problems.append(Trouble(key=(*self.key, key), text=text))
 
     def close(self) -> None:
         """Note every key that nothing asked for, with the nearest key that exists."""
@@ -105,14 +125,12 @@ class StrictTable:
 
                 near = difflib.get_close_matches(key, self._known, n=1, cutoff=0.0)
                 hint = f", nearest known key: {near[0]}" if near else ""
-                self.problems.append(f"{self._at(key)}: unknown key{hint}")
+                self.problem(key, f"unknown key{hint} (POL003)")
 
     def _take(self, key: str) -> Any:
         self._known.append(key)
         return self._table.get(key)
 
-    def _at(self, key: str) -> str:
-        return f"{self.place}.{key}" if self.place else key
-
     def _wrong(self, key: str, value: object, allowed: str) -> None:
-        self.problems.append(f"{self._at(key)}: got {value!r}, allowed is {allowed}")
+        shown = value.isoformat() if isinstance(value, datetime.date) else repr(value)
+        self.problem(key, f"got {shown}, allowed is {allowed}")

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from envguard.errors import ProbeError
 from envguard.findings import Check, Problem, Repair, Skip
 from envguard.inspection import Inspection
+from envguard.lock import Lock
+from envguard.pkg import canonical
 
 
 def _is_fresh(case: Inspection) -> Iterable[Problem] | Skip:
@@ -48,6 +50,46 @@ def _is_locked(case: Inspection) -> Iterable[Problem] | Skip:
     return (problem,)
 
 
+def _is_steady(case: Inspection) -> Iterable[Problem] | Skip:
+    base = case.base
+    if base is None:
+        return Skip(reason="no base to compare the lock with was named (--base)")
+    if case.expected is None:
+        return case.without_lock()
+    if base.problem is not None:
+        raise ProbeError(base.problem)
+    if base.before is None or base.after is None:
+        return Skip(reason=f"{base.name} has no {case.lock.name} for this profile")
+    if base.policy_changed:
+        return ()  # a move that the policy goes along with is reviewed with it
+    before, after = _entries(base.before), _entries(base.after)
+    protected = {canonical(name) for name in (*case.policy.watched, *(name for name, _ in case.profile.packages))}
+    return [
+        Problem(
+            subject=name,
+            message=f"{name} moves from {_describe(before[name])} to {_describe(after.get(name, ()))} in "
+            f"{case.lock.name} against {base.name}, and {case.policy.path.name} does not change with it",
+            expected=_describe(before[name]),
+            observed=_describe(after.get(name, ())),
+        )
+        for name in sorted(protected & before.keys())
+        if before[name] != after.get(name, ())
+    ]
+
+
+def _entries(lock: Lock) -> dict[str, tuple[tuple[str, str, str], ...]]:
+    """Each name's versions and sources, without what else may change around them."""
+    found: dict[str, set[tuple[str, str, str]]] = {}
+    for package in lock.packages:
+        entry = (package.version or "(no version)", package.source.kind, package.source.location)
+        found.setdefault(canonical(package.name), set()).add(entry)
+    return {name: tuple(sorted(entries)) for name, entries in found.items()}
+
+
+def _describe(entries: tuple[tuple[str, str, str], ...]) -> str:
+    return " and ".join(f"{version} ({kind} {location})" for version, kind, location in entries) or "nothing"
+
+
 CHECKS: tuple[Check[Inspection], ...] = (
     Check(
         id="LCK001",
@@ -63,6 +105,16 @@ CHECKS: tuple[Check[Inspection], ...] = (
         why="Without it nobody knows what the environment should hold; uv sync --check passes when it is missing.",
         fix="restore uv.lock from version control",
         run=_is_readable,
+    ),
+    Check(
+        id="LCK003",
+        summary="the lock moves no protected package unless the policy changes with it",
+        why="Refreshing a lock for one package may move torch or transformers in passing, to another version or to "
+        "another index. Protected are the policy's watched distributions and the profile's pins; who means to move one "
+        "says so in envguard.toml in the same change. It is judged where --base names what to compare with.",
+        fix="lock again with uv lock --upgrade-package for what was meant only, or change envguard.toml with it",
+        run=_is_steady,
+        tier="standard",
     ),
     Check(
         id="LCK004",

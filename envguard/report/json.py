@@ -1,4 +1,7 @@
-"""The JSON report, schema 1. In: a ``Report``. Out: one document, indented, keys in a fixed order."""
+"""The JSON report, schema 1. In: a ``Report``. Out: one document, indented, keys in a fixed order.
+
+``docs/json-output.md`` describes it. Within a schema keys are only added.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from typing import Any
 
 from envguard.findings import Finding
+from envguard.policy import Waiver
 from envguard.report.model import Report
 
 SCHEMA = 1
@@ -21,14 +25,16 @@ def render(report: Report) -> str:
         "project": str(report.project),
         "env_id": report.env_id,
         "judged": report.judged,
-        "findings": [_finding(finding) for finding in report.findings],
-        "skipped": [_finding(finding) for finding in report.skipped],
+        "findings": [_finding(report, finding) for finding in report.findings],
+        "skipped": [_finding(report, finding) for finding in report.skipped],
         "repair": report.repair,
+        "passed": list(report.passed),
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(report: Report, finding: Finding) -> dict[str, Any]:
+    place = report.place(finding) if finding.status != "skip" else None
     return {
         "id": finding.id,
         "status": finding.status,
@@ -38,4 +44,15 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "expected": finding.expected,
         "observed": finding.observed,
         "fix": finding.fix,
+        "waiver": None if finding.waiver is None else _waiver(finding.waiver),
+        "place": None if place is None else {"path": str(place.path), "line": place.line},
+    }
+
+
+def _waiver(waiver: Waiver) -> dict[str, str]:
+    return {
+        "match": waiver.match,
+        "reason": waiver.reason,
+        "owner": waiver.owner,
+        "expires": waiver.expires.isoformat(),
     }

@@ -46,6 +46,7 @@ schema = 1
 unexpected = "fail"
 allow = ["pip"]
 forbid = ["sglang*"]
+watched = ["torch", "alpha"]
 
 [auto]
 with-driver = "gpu"
@@ -114,6 +115,16 @@ def _record_hash(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
+TORCH_FILES = {
+    "torch/__init__.py": "from torch import version\n",
+    "torch/version.py": torch_version_file(),
+    "torch/fx/__init__.py": "",
+    "torch/fx/_symbolic_trace.py": "_flag = False\n\n\ndef is_fx_symbolic_tracing():\n    return _flag\n",
+    "torch/lib/data.bin": "0123456789",
+}
+"""What stands for torch: small, with files of every kind that a check looks at."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scratch:
     """One project and its environment."""
@@ -128,14 +139,15 @@ class Scratch:
 
     @property
     def site_packages(self) -> Path:
-        return self.root / ".venv" / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
+        [found] = (self.root / ".venv" / "lib").glob("python*/site-packages")
+        return found
 
     @property
     def environ(self) -> dict[str, str]:
-        """A process environment in which uv touches only this project."""
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        """A process environment in which uv touches only this project, and in which no other environment is active."""
+        kept = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
         private = {"UV_CACHE_DIR": str(self.cache), "UV_LINK_MODE": self.link_mode, "UV_PYTHON_DOWNLOADS": "never"}
-        return {**kept, **private, "UV_OFFLINE": "1"}
+        return {**kept, **private, "UV_OFFLINE": "1", "PATH": plain_path(self.cache.parent / "bin")}
 
     def uv(self, *arguments: str) -> None:
         """Run uv in the project; a failure fails the test with uv's own words."""
@@ -144,15 +156,25 @@ class Scratch:
         )
         assert done.returncode == 0, done.stderr
 
-    def install(self, name: str, version: str) -> None:
+    def install(self, name: str, version: str, wheels: str = "wheels", *options: str) -> None:
         """``uv pip install`` of one of the tiny wheels, as a person would do by hand."""
-        wheels = str(self.root / "wheels")
-        self.uv("pip", "install", "--no-deps", "--no-index", "--find-links", wheels, f"{name}=={version}")
+        place = str(self.root / wheels)
+        self.uv("pip", "install", "--no-deps", "--no-index", "--find-links", place, *options, f"{name}=={version}")
 
     def copy(self, root: Path) -> Scratch:
         """An independent copy: the environment's files are its own."""
         shutil.copytree(self.root, root, symlinks=True)
         return Scratch(root=root, cache=self.cache)
+
+
+def plain_path(directory: Path) -> str:
+    """A PATH with uv, git and the system's programs, and with no environment that is active here."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("uv", "git"):
+        program = find_uv() if name == "uv" else name
+        if (found := shutil.which(program)) and not (directory / name).exists():
+            (directory / name).symlink_to(found)
+    return os.pathsep.join([str(directory), "/usr/bin", "/bin"])
 
 
 def find_uv() -> str:
@@ -161,8 +183,8 @@ def find_uv() -> str:
     return str(inside) if inside.is_file() else "uv"
 
 
-def make_scratch(root: Path, cache: Path) -> Scratch:
-    """Build wheels, lock and sync."""
+def make_scratch(root: Path, cache: Path, python: str = sys.executable) -> Scratch:
+    """Build wheels, lock and sync, with ``python``."""
     wheels = root / "wheels"
     wheels.mkdir(parents=True)
     for name in ("alpha", "beta", "gamma", "delta", "epsilon", "cowsay", "sglang"):
@@ -173,11 +195,10 @@ def make_scratch(root: Path, cache: Path) -> Scratch:
         requires = ("beta==1.0",) if name == "alpha" else ()
         make_wheel(wheels, name, "1.0", {f"{name}/__init__.py": "", **console_script(name, "1.0", "say")}, requires)
     make_wheel(wheels, "old_python", "1", {"old_python.py": ""})
-    files = {"torch/__init__.py": "", "torch/version.py": torch_version_file(), "torch/fx/__init__.py": ""}
-    make_wheel(wheels, "torch", "2.11.0", {**files, TRACE: trace_file()})
+    make_wheel(wheels, "torch", "2.11.0", {**TORCH_FILES, "torch/fx/__init__.py": "", TRACE: trace_file()})
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "envguard.toml").write_text(POLICY)
     scratch = Scratch(root=root, cache=cache)
-    scratch.uv("lock")
-    scratch.uv("sync", "--locked", "--python", sys.executable)
+    scratch.uv("lock", "--python", python)
+    scratch.uv("sync", "--locked", "--python", python)
     return scratch

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def envguard(*arguments: str, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "envguard", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    environment = {**os.environ, **environ}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -41,7 +41,18 @@ def test_json_has_the_documented_keys(scratch: Scratch) -> None:
     assert document["status"] == "fail"
     assert "uv sync --locked" in document["repair"]
     [finding] = document["findings"]
-    assert list(finding) == ["id", "status", "severity", "subject", "message", "expected", "observed", "fix"]
+    assert list(finding) == [
+        "id",
+        "status",
+        "severity",
+        "subject",
+        "message",
+        "expected",
+        "observed",
+        "fix",
+        "waiver",
+        "place",
+    ]
     assert (finding["id"], finding["subject"], finding["observed"]) == ("PKG003", "cowsay", "1.0")
 
 
@@ -95,9 +106,7 @@ def test_a_broken_packaging_is_one_line_and_exit_3(tmp_path: Path, code: str) ->
 
 
 def test_a_bug_is_one_line_and_debug_shows_where(tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(
-        "import envguard.guard\nenvguard.guard.load_policy = lambda path: 1 / 0\n"
-    )
+    (tmp_path / "sitecustomize.py").write_text("import envguard.guard\nenvguard.guard.load_policy = lambda *_: 1 / 0\n")
     path = f"{tmp_path}{os.pathsep}{ROOT}"
     done = envguard("doctor", PYTHONPATH=path)
     assert done.returncode == 3
@@ -141,3 +150,5 @@ def test_freeze_writes_what_check_identifies(scratch: Scratch, tmp_path: Path) -
     assert frozen["env_id"] == json.loads(judge(scratch, "--profile", "cpu", "--json").stdout)["env_id"]
     [alpha] = [each for each in frozen["facts"]["distributions"] if each["name"] == "alpha"]
     assert (alpha["version"], len(alpha["fingerprint"]), alpha["problem"]) == ("1.0", 64, None)
+    assert alpha["origin"] is None
+    assert "alpha" in frozen["place"]["installers"]["uv"]
