@@ -16,7 +16,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-TRACE = "torch/fx/_symbolic_trace.py"
 GIT_VERSION = "0123456789abcdef0123456789abcdef01234567"
 
 PYPROJECT = """\
@@ -80,13 +79,6 @@ def torch_version_file(label: str = "+cu130", cuda: str = "13.0", git: str = GIT
     )
 
 
-def trace_file(answer: str = "return _is_fx_tracing_flag") -> str:
-    """The text of the module that people edit in place so that a compiled function can be traced again."""
-    head = "".join(f"# line {number}\n" for number in range(1, 41))
-    tail = "".join(f"# line {number}\n" for number in range(44, 80))
-    return f"{head}def is_fx_symbolic_tracing():\n    {answer}\n\n{tail}"
-
-
 def make_wheel(directory: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Path:
     """Write a pure wheel; ``files`` maps paths to text."""
     info = f"{name}-{version}.dist-info"
@@ -115,11 +107,13 @@ def _record_hash(text: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
+TRACE = "torch/fx/_symbolic_trace.py"
+"""The module that people edit in place so that a compiled function can be traced again."""
 TORCH_FILES = {
     "torch/__init__.py": "from torch import version\n",
     "torch/version.py": torch_version_file(),
     "torch/fx/__init__.py": "",
-    "torch/fx/_symbolic_trace.py": "_flag = False\n\n\ndef is_fx_symbolic_tracing():\n    return _flag\n",
+    TRACE: "_flag = False\n\n\ndef is_fx_symbolic_tracing():\n    return _flag\n",
     "torch/lib/data.bin": "0123456789",
 }
 """What stands for torch: small, with files of every kind that a check looks at."""
@@ -195,7 +189,7 @@ def make_scratch(root: Path, cache: Path, python: str = sys.executable) -> Scrat
         requires = ("beta==1.0",) if name == "alpha" else ()
         make_wheel(wheels, name, "1.0", {f"{name}/__init__.py": "", **console_script(name, "1.0", "say")}, requires)
     make_wheel(wheels, "old_python", "1", {"old_python.py": ""})
-    make_wheel(wheels, "torch", "2.11.0", {**TORCH_FILES, "torch/fx/__init__.py": "", TRACE: trace_file()})
+    make_wheel(wheels, "torch", "2.11.0", TORCH_FILES)
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "envguard.toml").write_text(POLICY)
     scratch = Scratch(root=root, cache=cache)

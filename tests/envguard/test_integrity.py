@@ -15,7 +15,18 @@ from envguard import check_project
 from envguard.findings import Finding, Tier
 from envguard.probes.uvcache import changed_lines
 from envguard.report import Report
-from tests.envguard.scratch import TRACE, Scratch, make_wheel, trace_file
+from tests.envguard.scratch import TORCH_FILES, TRACE, Scratch, make_wheel
+
+
+EDITED = TORCH_FILES[TRACE].replace("return _flag", "return False")
+
+
+@pytest.fixture
+def scratch(scratch: Scratch) -> Scratch:
+    """A project that also watches a distribution which it does not have."""
+    policy = scratch.root / "envguard.toml"
+    policy.write_text(policy.read_text().replace('watched = ["torch", "alpha"]', 'watched = ["torch", "triton"]'))
+    return scratch
 
 
 def judge(scratch: Scratch, tier: Tier = "standard") -> Report:
@@ -265,22 +276,22 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def test_an_edit_is_named_with_its_lines(linked: Scratch) -> None:
-    replace_file(linked.site_packages / TRACE, trace_file("return False"))
+    replace_file(linked.site_packages / TRACE, EDITED)
     finding = only(judge(linked))
     assert (finding.id, finding.subject) == ("INT002", TRACE)
-    assert "lines 42" in finding.message
+    assert "(lines 5)" in finding.message
     assert "cache" not in finding.fix
     repair = judge(linked).repair
     assert repair is not None
     assert "cache clean" not in repair
     subprocess.run(repair, shell=True, env=linked.environ, check=True, capture_output=True)
-    assert (linked.site_packages / TRACE).read_text() == trace_file()
+    assert (linked.site_packages / TRACE).read_text() == TORCH_FILES[TRACE]
     assert judge(linked).findings == ()
 
 
 def test_an_edit_through_a_hard_link_is_in_the_cache_too_and_the_repair_cleans_it(linked: Scratch) -> None:
     with (linked.site_packages / TRACE).open("w") as file:
-        file.write(trace_file("return False"))
+        file.write(EDITED)
     report = judge(linked)
     finding = only(report)
     assert (finding.id, finding.subject) == ("INT002", TRACE)
@@ -294,13 +305,13 @@ def test_an_edit_through_a_hard_link_is_in_the_cache_too_and_the_repair_cleans_i
     assert judge(linked).findings != ()
 
     subprocess.run(report.repair, shell=True, env=linked.environ, check=True, capture_output=True)
-    assert (linked.site_packages / TRACE).read_text() == trace_file()
+    assert (linked.site_packages / TRACE).read_text() == TORCH_FILES[TRACE]
     assert judge(linked).findings == ()
 
 
 def test_another_environment_made_from_a_polluted_cache_is_recognised(linked: Scratch) -> None:
     with (linked.site_packages / TRACE).open("w") as file:
-        file.write(trace_file("return False"))
+        file.write(EDITED)
     shutil.rmtree(linked.root / ".venv")
     linked.uv(
         "sync", "--locked", "--python", str(Path(os.__file__).parents[2] / "bin" / "python3"), "--link-mode", "copy"

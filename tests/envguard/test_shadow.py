@@ -17,6 +17,14 @@ from tests.envguard.scratch import Scratch
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def scratch(scratch: Scratch) -> Scratch:
+    """A project that also watches a distribution which it does not have."""
+    policy = scratch.root / "envguard.toml"
+    policy.write_text(policy.read_text().replace('watched = ["torch", "alpha"]', 'watched = ["torch", "triton"]'))
+    return scratch
+
+
 def judge(scratch: Scratch) -> Report:
     return check_project(scratch.root, "cpu", scratch.python)
 
