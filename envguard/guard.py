@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from envguard.base import Base
     from envguard.probes.hashing import Progress
     from envguard.probes.uv_lock import LockCheck
-    from envguard.recorded_builds import RecordedBuilds
 
 
 def check_project(
@@ -120,15 +119,12 @@ def inspect(
     except LockError as error:
         lock_problem = str(error)
     lock_check: LockCheck | None = None
-    recorded: RecordedBuilds | None = None
     if tier != "fast":
         from envguard.probes.uv_lock import ask_uv
-        from envguard.recorded_builds import read_recorded_builds
 
         uv = find_uv(observation.interpreter.prefix)
         answer = ask_uv(lock.parent, uv) if expected is not None else None  # uv works while we read
         observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
-        recorded = read_recorded_builds(home.root / policy.recorded) if policy.recorded else None
         lock_check = answer() if answer else None
     return Inspection(
         observation=observation,
@@ -141,7 +137,6 @@ def inspect(
         project_venv=home.venv,
         python_was_named=python is not None,
         lock_check=lock_check,
-        recorded=recorded,
         base=None if base is None else _read_base(base, home.policy, lock),
         today=today,
         around=look_around(policy, chosen, observation, tier),

@@ -19,7 +19,6 @@ from envguard.surroundings import Surroundings
 if TYPE_CHECKING:
     from envguard.base import Base
     from envguard.probes.uv_lock import LockCheck
-    from envguard.recorded_builds import RecordedBuilds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,8 +43,6 @@ class Inspection:
     """uv's own verdict; None in the fast tier."""
     base: Base | None
     """What the lock and the policy were before a change; None where no base was named."""
-    recorded: RecordedBuilds | None
-    """The good environment that the policy names; None where it names none."""
     today: datetime.date
     """The day that waivers are judged by."""
     around: Surroundings = field(default_factory=Surroundings)

@@ -50,14 +50,17 @@ def _accepts(rule: TorchRule, build: TorchBuild) -> bool:
 
 
 def _recorded(case: Inspection) -> Iterable[Problem] | Skip:
-    recorded = case.recorded
+    recorded = case.around.recorded
     if recorded is None:
         return Skip(reason=f"{case.policy.path.name} names no recorded environment to compare with")
-    if recorded.problem is not None:
+    problem = recorded.problem
+    if problem is None and not any(fingerprint for _, fingerprint in recorded.distributions.values()):
+        problem = f"{recorded.path} holds no fingerprint of a distribution"
+    if problem is not None:
         return (
             Problem(
                 subject=recorded.path.name,
-                message=recorded.problem,
+                message=problem,
                 fix="envguard freeze -o FILE in a good environment",
             ),
         )
