@@ -37,18 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser, *, tier: Tier) -> None:
 def run(options: argparse.Namespace) -> int:
     """Judge, render, write."""
     from envguard.guard import check_project
+    from envguard.progress import ByteBar
     from envguard.report import FORMATS
 
-    report = check_project(
-        options.project,
-        options.profile,
-        options.python,
-        tier=options.tier,
-        select=options.select,
-        ignore=options.ignore,
-        strict=options.strict,
-        base=options.base,
-    )
+    with ByteBar("hashing") as bar:
+        report = check_project(
+            options.project,
+            options.profile,
+            options.python,
+            tier=options.tier,
+            select=options.select,
+            ignore=options.ignore,
+            strict=options.strict,
+            base=options.base,
+            progress=bar,
+        )
     write_report(FORMATS["json" if options.json else options.format](report), options.output)
     return report.exit_code
 

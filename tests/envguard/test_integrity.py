@@ -17,7 +17,6 @@ from envguard.probes.uvcache import changed_lines
 from envguard.report import Report
 from tests.envguard.scratch import TORCH_FILES, TRACE, Scratch, make_wheel
 
-
 EDITED = TORCH_FILES[TRACE].replace("return _flag", "return False")
 
 
