@@ -73,6 +73,8 @@ def write_out(text: str) -> None:
     Raises:
         SystemExit: the reader has gone. (Not BrokenPipeError: typer would turn it into a failure of the command.)
     """
+    encoding = sys.stdout.encoding or "utf-8"
+    text = text.encode(encoding, "backslashreplace").decode(encoding)  # names of files can be any bytes
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

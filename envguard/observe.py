@@ -24,7 +24,7 @@ from envguard.probes.gpu import Gpu
 from envguard.probes.imports import ImportOrigin
 from envguard.probes.interpreter import Interpreter
 from envguard.probes.path import find_launchers
-from envguard.probes.records import Record, read_records
+from envguard.probes.records import UNREADABLE, Record, read_records
 from envguard.probes.startup import StartupFile, read_startup
 from envguard.probes.torch_build import TorchBuild, read_torch_build
 from envguard.statcache import StatCache
@@ -177,7 +177,9 @@ def look_closer(
 
 def _with_record(dist: Distribution, record: Record | None) -> Distribution:
     if record is None:
-        return dist
+        if not dist.has_record:
+            return dist
+        record = UNREADABLE
     problem = "; ".join(each for each in (dist.problem, record.problem) if each) or None
     is_editable = dist.origin is not None and dist.origin.editable
     return dataclasses.replace(dist, fingerprint=None if is_editable else record.fingerprint, problem=problem)

@@ -34,11 +34,11 @@ def _torch_build(case: Inspection) -> Iterable[Problem] | Skip:
     return (problem,)
 
 
-def is_rejected_version_file(case: Inspection, path: str) -> bool:
-    """Whether ``path`` is the version file of a torch that BLD001 reports."""
+def rejects_torch(case: Inspection) -> bool:
+    """Whether BLD001 reports the installed torch."""
     build = case.observation.torch
     is_accepted = build is not None and any(_accepts(rule, build) for rule in case.profile.torch)
-    return path == "torch/version.py" and bool(case.profile.torch) and not is_accepted
+    return bool(case.profile.torch) and not is_accepted
 
 
 def _accepts(rule: TorchRule, build: TorchBuild) -> bool:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from envguard.checks.build import is_rejected_version_file
+from envguard.checks.build import rejects_torch
 from envguard.checks.causes import (
     MAX_FILES,
     MAX_NAMED,
@@ -83,12 +83,13 @@ def _changed(case: Inspection, contents: Contents) -> Iterable[ChangedFile]:
     shared = {each.path for each in contents.overlaps}
     damaged, several = broken(case.observation.distributions)
     notes = tuple(f"{directory}/" for directory in damaged)
+    is_wrong_torch = rejects_torch(case)
     for each in contents.changed:
         if each.path in shared or each.distribution in several or each.path.startswith(notes):
             continue  # INT004, PKG005, PKG006
         if is_script(case, each.path) and each.kind == "missing":
             continue  # PKG010
-        if each.distribution == "torch" and is_rejected_version_file(case, each.path):
+        if is_wrong_torch and each.path == "torch/version.py":
             continue  # BLD001
         yield each
 

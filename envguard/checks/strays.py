@@ -24,11 +24,11 @@ def _unowned(case: Inspection) -> Iterable[Problem] | Skip:
         return Skip(
             reason=f"the RECORD of {', '.join(unknown[:MAX_NAMED])} is missing or damaged, so its files look unowned"
         )
-    startup = {each.path for each in case.observation.startup}
+    startup = {each.path.partition("/")[0] for each in case.observation.startup}  # INT006
     paths = [
         path
         for path in contents.unowned
-        if path not in startup
+        if path.partition("/")[0] not in startup
         and not path.endswith((".dist-info/", ".egg-info/", ".egg-info"))
         and path not in ("README.txt", "_virtualenv.py")
         and not any(
@@ -61,9 +61,9 @@ def _startup(case: Inspection) -> Iterable[Problem]:
     for each in case.observation.startup:
         if each.owner is not None or any(fnmatchcase(each.path, glob) for glob in case.policy.allow_unowned):
             continue
-        place = site_packages / each.path  # an absolute path stays itself
+        is_inside = not each.path.startswith("/")
+        place = site_packages / (each.path.partition("/")[0] if is_inside else each.path)
         does = "runs code" if each.runs_code else f"adds {', '.join(each.adds) or 'nothing that exists'} to sys.path"
-        is_inside = each.path == each.path.lstrip("/")
         yield Problem(
             subject=each.path,
             message=f"{place} {does} at every start of Python, and no distribution owns it",

@@ -89,8 +89,7 @@ def read_contents(
     for directory, own in rows.items():
         name = names[directory]
         is_watched = name in watched
-        for row in own:
-            path = row.path
+        for path, row in {row.path: row for row in own}.items():
             if path.endswith(".pyc"):
                 continue
             claims.setdefault(path, []).append((name, row))
@@ -107,11 +106,12 @@ def read_contents(
                 if algorithm in ALGORITHMS:
                     wanted.append(Wanted(path=path, status=status, algorithm=algorithm))
     digests = digest_files(site_packages, wanted, cache, progress)
-    for path, digest in digests.items():
-        for name, row in claims[path]:
-            if row.hash and digest != row.hash and row.hash.startswith("sha"):
+    for each in wanted:
+        digest = digests[each.path]
+        for name, row in claims[each.path]:
+            if row.hash.startswith(f"{each.algorithm}=") and digest != row.hash:
                 kind = "unreadable" if digest is None else "content"
-                changed.append(ChangedFile(distribution=name, path=path, kind=kind, hash=row.hash))
+                changed.append(ChangedFile(distribution=name, path=each.path, kind=kind, hash=row.hash))
     return Contents(
         hashed="everything" if everything else "watched",
         changed=tuple(sorted(changed, key=lambda each: (each.distribution, each.path))),
@@ -166,7 +166,9 @@ def _unowned(tree: Tree, owned: Iterable[str], metadata: Iterable[str]) -> tuple
         if path not in files and not path.endswith(".pyc") and not f"{path}/".startswith(notes):
             found.add(_top(path, populated))
     found |= {
-        _top(f"{path}/", populated) for path in tree.directories if path not in populated and f"{path}/" not in notes
+        _top(f"{path}/", populated)
+        for path in tree.directories
+        if path not in populated and path not in files and f"{path}/" not in notes
     }
     return tuple(sorted(found))
 

@@ -7,15 +7,14 @@ cannot be read is a value (``problem``), never an exception. File contents are n
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
 from envguard.pkg import canonical
+from envguard.probes.files import read_head
 
 MAX_HEADER_BYTES = 64 * 1024
 """Name and Version stand at the top of METADATA; a long description after them is not read."""
@@ -76,7 +75,7 @@ def read_installed(site_packages: Path) -> Installed:
     """
     try:
         with os.scandir(site_packages) as entries:
-            listed = [(entry.name, entry.is_dir()) for entry in entries]
+            listed = [(entry.name, _is_dir(entry)) for entry in entries]
     except OSError as error:
         raise ProbeError(f"{site_packages} cannot be listed ({error.strerror}): run uv sync --locked") from error
     found = [
@@ -88,6 +87,13 @@ def read_installed(site_packages: Path) -> Installed:
         distributions=tuple(sorted(found, key=lambda each: (each.name, each.directory))),
         directories=tuple(sorted(name for name, is_dir in listed if is_dir and name.isidentifier())),
     )
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads round in a circle
+        return False
 
 
 def _read_distribution(path: str, directory: str, *, is_dir: bool) -> Distribution:
@@ -130,7 +136,7 @@ def _list(path: str) -> frozenset[str]:
 
 def _read_headers(path: str, problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
     try:
-        head = _read_head(path)
+        head = read_head(path, MAX_HEADER_BYTES).decode(errors="replace")
     except OSError as error:
         problems.append(f"{os.path.basename(path)} cannot be read ({error.strerror})")
         return {}, ()
@@ -182,21 +188,6 @@ def _read_optional(path: str, name: str, present: frozenset[str]) -> str:
     if name not in present:
         return ""
     try:
-        return _read_head(f"{path}/{name}")
+        return read_head(f"{path}/{name}", MAX_HEADER_BYTES).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _read_head(path: str) -> str:
-    """The first ``MAX_HEADER_BYTES`` of a regular file.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO must not make us wait
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "no regular file", path)
-        return os.read(descriptor, MAX_HEADER_BYTES).decode(errors="replace")
-    finally:
-        os.close(descriptor)

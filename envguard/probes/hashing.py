@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ Progress = Callable[[int, int], None]
 ALGORITHMS = ("sha256", "sha384", "sha512")
 """Those that the wheel format allows."""
 CHUNK = 1 << 20
+MAX_THREADS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +71,8 @@ def digest_files(
 def _hash_all(site_packages: Path, wanted: Sequence[Wanted], progress: Progress | None) -> dict[str, str | None]:
     """Each worker takes the next batch until none is left; large files first, so that the end is short."""
     ordered = sorted(wanted, key=lambda each: -each.status.st_size)
-    batches: Iterable[list[Wanted]] = iter(_batches(ordered))
+    pending = _batches(ordered)
+    batches: Iterator[list[Wanted]] = iter(pending)
     found: dict[str, str | None] = {}
     total, done = sum(each.status.st_size for each in ordered), 0
     lock = threading.Lock()
@@ -87,7 +89,7 @@ def _hash_all(site_packages: Path, wanted: Sequence[Wanted], progress: Progress 
         try:
             while True:
                 with lock:
-                    batch = next(batches, None)  # type: ignore[call-overload]
+                    batch = next(batches, None)
                 if batch is None or crash:
                     return
                 for each in batch:
@@ -95,9 +97,11 @@ def _hash_all(site_packages: Path, wanted: Sequence[Wanted], progress: Progress 
         except BaseException as error:
             crash.append(error)
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(16, os.cpu_count() or 1))]
+    count = min(MAX_THREADS, os.cpu_count() or 1, len(pending))
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(count - 1)]
     for thread in threads:
         thread.start()
+    work()
     for thread in threads:
         thread.join()
     if crash:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from envguard.errors import ProbeError
+from envguard.probes.files import read_head
 from envguard.statcache import StatCache, has_settled, signature
 
 MAX_BYTES = 64 << 20
@@ -46,6 +47,12 @@ class Record:
     """Its files that run, or may run, at every start of the interpreter: ``.pth``, sitecustomize, usercustomize."""
     problem: str | None
     """What is damaged, None where nothing is."""
+
+
+UNREADABLE = Record(
+    fingerprint=None, modules=(), startup=(), problem=f"RECORD cannot be read, or has over {MAX_BYTES} bytes"
+)
+"""A RECORD that is there and tells nothing."""
 
 
 def parse_record(data: bytes) -> tuple[Row, ...]:
@@ -196,15 +203,9 @@ def read_records(site_packages: Path, directories: Iterable[str], cache: StatCac
 
 
 def _read(path: Path) -> bytes | None:
-    """A regular file of sane size; None where it is anything else."""
-    import stat
-
+    """A RECORD of sane size; None where it is anything else."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO must not make us wait
-        with os.fdopen(descriptor, "rb") as handle:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-                return None
-            return handle.read(MAX_BYTES)
-    except (OSError, ValueError):
+        data = read_head(path, MAX_BYTES + 1)
+    except OSError:  # read_records makes a problem of it
         return None
+    return data if len(data) <= MAX_BYTES else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.probes.distributions import Distribution
+from envguard.probes.files import read_head
 from envguard.probes.records import Record, is_startup
 
 MAX_BYTES = 64 * 1024
@@ -97,8 +98,6 @@ def _list(directory: Path) -> list[str]:
 
 def _read(path: Path) -> str:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO must not make us wait
-        with os.fdopen(descriptor, "rb") as handle:
-            return handle.read(MAX_BYTES).decode(errors="surrogateescape")
+        return read_head(path, MAX_BYTES).decode(errors="surrogateescape")
     except OSError:  # site.py cannot run it either
         return ""

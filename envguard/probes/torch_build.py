@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.probes.files import read_head
 
 MAX_BYTES = 64 * 1024
 """The real file has about 300 bytes; anything far larger is not a version file."""
@@ -39,8 +40,7 @@ def read_torch_build(site_packages: Path) -> TorchBuild | None:
     """
     path = site_packages / "torch" / "version.py"
     try:
-        with path.open("rb") as handle:
-            source = handle.read(MAX_BYTES + 1)
+        source = read_head(path, MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

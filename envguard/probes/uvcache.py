@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from envguard.pkg import canonical
 from envguard.probes.contents import ChangedFile
 from envguard.probes.distributions import Distribution
-from envguard.probes.hashing import hash_file
+from envguard.probes.files import read_head
+from envguard.probes.hashing import ALGORITHMS, hash_file
 
 MAX_EXPLAINED = 20
 """Files a distribution whose lines are compared; more is no edit but another build."""
@@ -57,12 +57,14 @@ def _explain(
     each: ChangedFile, dist: Distribution, unpacked: Sequence[Path], site_packages: Path, cache: Path
 ) -> ChangedFile:
     place = site_packages / each.path
-    algorithm = each.hash.partition("=")[0] or "sha256"
+    algorithm = each.hash.partition("=")[0]
+    if algorithm not in ALGORITHMS:
+        return each
     try:
         status = place.stat()
-        here = hash_file(str(place), algorithm)
     except (OSError, ValueError):
         return each
+    here = _hash_text(place, status, algorithm)
     original: bytes | None = None
     in_cache = False
     for root in unpacked:
@@ -71,16 +73,23 @@ def _explain(
             other = copy.stat()
         except (OSError, ValueError):
             continue
-        digest = hash_file(str(copy), algorithm)
-        if digest == each.hash:
+        digest = _hash_text(copy, other, algorithm)
+        if (other.st_dev, other.st_ino) == (status.st_dev, status.st_ino):
+            in_cache = True
+        elif digest == each.hash:
             original = original or _read(copy)
-        elif (other.st_dev, other.st_ino) == (status.st_dev, status.st_ino) or digest == here:
+        elif digest is not None and digest == here:
             in_cache = True
     if original is None:
         original = _from_wheel(each, dist, cache)
     now = _read(place)
     lines = changed_lines(original, now) if original is not None and now is not None else None
     return dataclasses.replace(each, lines=lines, in_cache=in_cache)
+
+
+def _hash_text(path: Path, status: os.stat_result, algorithm: str) -> str | None:
+    """None for what is too large to be a text that someone edited: there the inode alone tells."""
+    return hash_file(str(path), algorithm) if status.st_size <= MAX_TEXT else None
 
 
 def _unpacked(cache: Path, distributions: Iterable[Distribution]) -> dict[str, list[Path]]:
@@ -136,13 +145,10 @@ def _digest(data: bytes, wanted: str) -> str:
 def _read(path: Path) -> bytes | None:
     """A text file of sane size; None where it is another thing."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_TEXT:
-            return None
-        data = path.read_bytes()
+        data = read_head(path, MAX_TEXT + 1)
     except OSError:
         return None
-    return None if b"\0" in data else data
+    return None if b"\0" in data or len(data) > MAX_TEXT else data
 
 
 def changed_lines(original: bytes, now: bytes) -> str | None:

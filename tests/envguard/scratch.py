@@ -16,6 +16,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+TRACE = "torch/fx/_symbolic_trace.py"
 GIT_VERSION = "0123456789abcdef0123456789abcdef01234567"
 
 PYPROJECT = """\
@@ -79,6 +80,13 @@ def torch_version_file(label: str = "+cu130", cuda: str = "13.0", git: str = GIT
     )
 
 
+def trace_file(answer: str = "return _is_fx_tracing_flag") -> str:
+    """The text of the module that people edit in place so that a compiled function can be traced again."""
+    head = "".join(f"# line {number}\n" for number in range(1, 41))
+    tail = "".join(f"# line {number}\n" for number in range(44, 80))
+    return f"{head}def is_fx_symbolic_tracing():\n    {answer}\n\n{tail}"
+
+
 def make_wheel(directory: Path, name: str, version: str, files: dict[str, str], requires: tuple[str, ...] = ()) -> Path:
     """Write a pure wheel; ``files`` maps paths to text."""
     info = f"{name}-{version}.dist-info"
@@ -123,6 +131,7 @@ class Scratch:
 
     root: Path
     cache: Path
+    link_mode: str = "copy"
 
     @property
     def python(self) -> Path:
@@ -137,7 +146,7 @@ class Scratch:
     def environ(self) -> dict[str, str]:
         """A process environment in which uv touches only this project, and in which no other environment is active."""
         kept = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
-        private = {"UV_CACHE_DIR": str(self.cache), "UV_LINK_MODE": "copy", "UV_PYTHON_DOWNLOADS": "never"}
+        private = {"UV_CACHE_DIR": str(self.cache), "UV_LINK_MODE": self.link_mode, "UV_PYTHON_DOWNLOADS": "never"}
         return {**kept, **private, "UV_OFFLINE": "1", "PATH": plain_path(self.cache.parent / "bin")}
 
     def uv(self, *arguments: str) -> None:
@@ -186,7 +195,7 @@ def make_scratch(root: Path, cache: Path, python: str = sys.executable) -> Scrat
         requires = ("beta==1.0",) if name == "alpha" else ()
         make_wheel(wheels, name, "1.0", {f"{name}/__init__.py": "", **console_script(name, "1.0", "say")}, requires)
     make_wheel(wheels, "old_python", "1", {"old_python.py": ""})
-    make_wheel(wheels, "torch", "2.11.0", TORCH_FILES)
+    make_wheel(wheels, "torch", "2.11.0", {**TORCH_FILES, "torch/fx/__init__.py": "", TRACE: trace_file()})
     (root / "pyproject.toml").write_text(PYPROJECT)
     (root / "envguard.toml").write_text(POLICY)
     scratch = Scratch(root=root, cache=cache)
