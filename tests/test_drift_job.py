@@ -1,5 +1,5 @@
-"""The drift job: it fails with the finding named, says the same to GitHub and in SARIF, judges every lock, compares with
-the base that CI names, and proves by its self-test that it can fail. The ready CI files call it."""
+"""The drift job: it fails with the finding named, says the same to GitHub and in SARIF, judges every lock, compares
+with the base that CI names, and proves by its self-test that it can fail. The ready CI files call it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from tests.envguard.injections import commit, edit, move_watched
-from tests.envguard.kinds import DRIFT
 from tests.envguard.scratch import Scratch, make_scratch
 
 ROOT = Path(__file__).parents[1]
@@ -109,22 +108,39 @@ def test_locks_are_compared_with_the_base_that_ci_names(scratch: Scratch, named:
 
 
 @pytest.mark.slow
-def test_the_self_test_tries_what_it_says_and_can_fail() -> None:
+def test_the_self_test_tries_every_kind_that_a_gate_needs() -> None:
     done = drift("--self-test")
     assert done.returncode == 0, done.stdout + done.stderr
     tried = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert all(status == "ok" for status, _, _ in tried)
-    assert {"PKG001", "PKG002", "PKG003", "PKG004", "PKG005", "PKG006", "INT002", "INT006"} <= {
-        each[1] for each in tried
-    }
-    assert {"CUD001", "BLD001", "LCK001", "LCK002", "LCK003"} <= {each[1] for each in tried}
+    ids = {check_id for _, check_id, _ in tried}
+    assert {"PKG001", "PKG002", "PKG003", "PKG004", "PKG005", "PKG006", "INT002", "INT006"} <= ids
+    assert {"CUD001", "BLD001", "LCK001", "LCK002", "LCK003"} <= ids
     assert f"{len(tried)} of {len(tried)}" in done.stderr
 
-    open_gate = drift("--self-test", "PYTHONPATH set")  # a warning: the job passes, and is right to
-    assert open_gate.returncode == 0
-    assert DRIFT["PYTHONPATH set"].exit_code == 0
-    unknown = drift("--self-test", "no such kind")
-    assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
+
+def test_the_self_test_fails_where_the_gate_is_open(tmp_path: Path) -> None:
+    """A copy of the repository in which one check has been made blind."""
+    copy = tmp_path / "repository"
+    for name in ("ci", "envguard", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / ".venv").symlink_to(ROOT / ".venv")
+    packages = copy / "envguard" / "checks" / "packages.py"
+    text = packages.read_text()
+    assert "run=_unexpected," in text
+    packages.write_text(text.replace("run=_unexpected,", "run=lambda case: (),"))
+    done = subprocess.run(
+        [copy / "ci" / "drift", "--self-test", "extra", "missing"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL  PKG003  extra: exit 0 where 1 is right" in done.stdout
+    assert "ok    PKG001  missing" in done.stdout
+    assert "1 of 2 kinds of drift shut the gate" in done.stderr
+
+
+def test_the_self_test_refuses_an_unknown_kind() -> None:
+    done = drift("--self-test", "no such kind")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
 def commands(path: Path) -> list[str]:
