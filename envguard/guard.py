@@ -15,7 +15,7 @@ from typing import Any
 
 from envguard.checks import policies
 from envguard.envjson import freeze_document
-from envguard.errors import CheckCrashed, DriftError, LockError
+from envguard.errors import CheckCrashed, DriftError, LockError, UsageError
 from envguard.expect import Expected, expect
 from envguard.findings import Check, Finding, Tier, run_checks
 from envguard.inspection import Inspection
@@ -147,12 +147,25 @@ def enforce(report: Report) -> Report:
     raise kind("\n".join(lines))
 
 
-def freeze(python: Path | None = None) -> dict[str, Any]:
+def freeze(python: Path | None = None, *, project: Path | None = None) -> dict[str, Any]:
     """The observed environment as a document for ``env.json``, GPUs included (see ``envjson.py``).
 
-    It initialises CUDA in this process: call it where nothing forks later. Raises as ``observe`` does.
+    The code that the policy of ``project`` (or of the nearest project upwards, if any) names as source is part of it.
+    It initialises CUDA in this process: call it where nothing forks later. Raises as ``observe`` and
+    ``load_policy`` do.
     """
-    return freeze_document(observe(python, with_gpus=True))
+    document = freeze_document(observe(python, with_gpus=True))
+    try:
+        home = find_project(project)
+    except UsageError:  # an environment can be frozen without a project
+        if project is not None:
+            raise
+        return document
+    if source := load_policy(home.policy).source:
+        from envguard.probes.source import hash_source
+
+        document["code"] = {"files": hash_source(home.root, source)}
+    return document
 
 
 def _uv(prefix: Path) -> str | None:
