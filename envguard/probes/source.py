@@ -115,11 +115,14 @@ def find_remote_code(source: bytes, path: str) -> list[RemoteCode]:
         revision = pairs.get("revision")
         if isinstance(revision, ast.Name):
             revision = constants.get(revision.id, revision)
-        if revision is None:
-            found.append(RemoteCode(path=path, line=node.lineno, revision=None))
-        elif isinstance(revision, ast.Constant) and not _COMMIT.fullmatch(str(revision.value)):
-            found.append(RemoteCode(path=path, line=node.lineno, revision=str(revision.value)))
-    return found
+        written = None
+        if isinstance(revision, ast.Constant) and revision.value is not None:
+            written = str(revision.value)
+        elif revision is not None and not isinstance(revision, ast.Constant):
+            continue
+        if written is None or not _COMMIT.fullmatch(written):
+            found.append(RemoteCode(path=path, line=node.lineno, revision=written))
+    return sorted(found, key=lambda each: each.line)
 
 
 def _pairs(node: ast.Call | ast.Dict) -> dict[str, ast.expr]:
