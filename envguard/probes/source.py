@@ -20,6 +20,7 @@ from envguard.errors import ProbeError
 GIT_TIMEOUT = 20.0
 """Seconds; git status of a large tree on a network file system takes its time."""
 
+_MENTION = re.compile(rb"trust_remote_code[\"']?\s*[=:]")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -56,7 +57,7 @@ def read_source(root: Path, entries: Sequence[str]) -> SourceCode:
     unpinned: list[RemoteCode] = []
     for name, content in _contents(root, entries):
         files[name] = hashlib.sha256(content).hexdigest()
-        if name.endswith(".py") and b"trust_remote_code" in content:
+        if name.endswith(".py") and _MENTION.search(content):
             unpinned += find_remote_code(content, name)
     uncommitted, problem = _ask_git(root, entries)
     return SourceCode(files=files, unpinned=tuple(unpinned), uncommitted=uncommitted, git_problem=problem)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import datetime
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from envguard.errors import PolicyError, UsageError
 from envguard.policy import load_policy
@@ -117,6 +122,11 @@ def test_a_circle_of_files_names_its_chain(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text("schema = 1\nextends = './envguard.toml'\n")
     b, c = tmp_path / "b.toml", tmp_path / "c.toml"
     assert error(path) == [f"{c}: extends makes a circle: {path} -> {b} -> {c} -> {path}"]
+
+
+def test_a_base_that_is_no_path(tmp_path: Path) -> None:
+    [line] = error(write(tmp_path, 'schema = 1\nextends = "a\\u0000"\n'))
+    assert "cannot be read: embedded null byte (extended along" in line
 
 
 def test_a_missing_base_names_its_chain(tmp_path: Path) -> None:
@@ -255,6 +265,61 @@ def test_the_nearest_policy_upwards_is_found(tmp_path: Path, monkeypatch: pytest
         find_project(tmp_path / "a")
     with pytest.raises(UsageError, match="no such directory"):
         find_project(tmp_path / "c")
+
+
+def test_the_documented_policy_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    example = page.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "base.toml").write_text("schema = 1\n")
+    policy = load_policy(write(tmp_path, example), datetime.date(2026, 8, 1))
+    cpu, gpu = policy.profiles
+    assert (gpu.python, gpu.deny_variables) == (cpu.python, ("LD_PRELOAD",))
+    assert policy.waivers[0].owner == "training team"
+    # Every field of the policy is in the example, so that the page misses no key.
+    told = {**{name: getattr(policy, name) for name in policy.__slots__}, **{n: getattr(gpu, n) for n in gpu.__slots__}}
+    assert [name for name, value in told.items() if not value] == []
+
+
+WRONG = st.one_of(
+    st.none(),  # the key is deleted
+    st.integers(),
+    st.booleans(),
+    st.dates(),
+    st.text(max_size=5),
+    st.lists(st.one_of(st.integers(), st.text(max_size=3)), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
+    st.lists(st.dictionaries(st.text(max_size=3), st.integers(), max_size=2), max_size=2),
+)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_policy_is_read_or_refused_with_lines(tmp_path: Path, data: st.DataObject) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
+    document = tomllib.loads(page.split("```toml\n")[1].split("```")[0])
+    (tmp_path / "base.toml").write_text("schema = 1\n")
+    for _ in range(data.draw(st.integers(1, 3))):
+        node: Any = document
+        while True:
+            keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+            if not keys:
+                break
+            key = data.draw(st.sampled_from(keys))
+            if isinstance(node[key], dict | list) and data.draw(st.booleans()):
+                node = node[key]
+                continue
+            value = data.draw(WRONG)
+            if value is None:
+                del node[key]
+            else:
+                node[key] = value
+            break
+    path = write(tmp_path, tomli_w.dumps(document))
+    try:
+        load_policy(path, datetime.date(2026, 8, 1))
+    except PolicyError as refused:
+        for line in str(refused).splitlines():
+            assert re.match(rf"{re.escape(str(tmp_path))}/[^:]*(:\d+: | cannot be read|: extends makes a circle)", line)
 
 
 def test_this_project_has_a_valid_policy() -> None:
