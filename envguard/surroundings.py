@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from envguard.errors import PolicyError, ProbeError
-from envguard.findings import INCLUDED, Tier
+from envguard.findings import Tier
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
-from envguard.probes.libraries import Exposed, exposed_libraries, own_libraries
-from envguard.probes.smoke import Smoke, smoke_test
-from envguard.probes.source import SourceCode, read_source
-from envguard.probes.toolkit import Toolkit, find_toolkit
 from envguard.recorded import Recorded, load_recorded
+
+if TYPE_CHECKING:
+    from envguard.probes.libraries import Exposed
+    from envguard.probes.smoke import Smoke
+    from envguard.probes.source import SourceCode
+    from envguard.probes.toolkit import Toolkit
 
 Fact = TypeVar("Fact")
 
@@ -68,34 +70,43 @@ def look_around(policy: Policy, profile: Profile, observation: Observation, tier
     for entry in policy.source:
         if not (root / entry).exists():
             raise PolicyError(f"{policy.where('source')}: source: got {entry!r}, allowed is an existing path")
-    recorded = None if policy.recorded is None else load_recorded(root / policy.recorded)
+    seen = Surroundings(
+        ruled_variables={name: value for name, value in os.environ.items() if _is_ruled(name, profile)},
+        recorded=None if policy.recorded is None else load_recorded(root / policy.recorded),
+    )
+    return seen if tier == "fast" else _look_closer(seen, policy, profile, observation, tier)
+
+
+def _look_closer(
+    seen: Surroundings, policy: Policy, profile: Profile, observation: Observation, tier: Tier
+) -> Surroundings:
+    from envguard.probes.libraries import exposed_libraries, own_libraries
+    from envguard.probes.smoke import smoke_test
+    from envguard.probes.source import read_source
+    from envguard.probes.toolkit import find_toolkit
+
+    judged = observation.interpreter
     is_cuda = observation.torch is not None and observation.torch.cuda is not None
+    is_gpu = tier == "gpu" and is_cuda and observation.driver is not None
     problems: dict[str, str] = {}
 
-    def read(name: str, is_wanted: bool, probe: Callable[[], Fact]) -> Fact | None:
-        if not is_wanted:
-            return None
+    def read(name: str, probe: Callable[[], Fact], *, when: bool) -> Fact | None:
         try:
-            return probe()
+            return probe() if when else None
         except ProbeError as error:
             problems[name] = str(error)
             return None
 
-    judged = observation.interpreter
-    is_standard = "standard" in INCLUDED[tier]
-    is_gpu = "gpu" in INCLUDED[tier] and is_cuda and observation.driver is not None
-    return Surroundings(
-        ruled_variables={name: value for name, value in os.environ.items() if _is_ruled(name, profile)},
-        recorded=recorded,
-        source=read("source", is_standard and bool(policy.source), lambda: read_source(root, policy.source)),
-        libraries=read(
-            "libraries",
-            is_standard and is_cuda,
-            lambda: Libraries(own=own_libraries(judged.site_packages), exposed=exposed_libraries(os.environ)),
-        ),
-        toolkit=read("toolkit", is_standard and is_cuda and profile.jit, lambda: find_toolkit(os.environ)),
-        was_toolkit_sought=is_standard and is_cuda and profile.jit,
-        smoke=read("smoke", is_gpu, lambda: smoke_test(judged.executable)),
+    def libraries() -> Libraries:
+        return Libraries(own=own_libraries(judged.site_packages), exposed=exposed_libraries(os.environ))
+
+    return replace(
+        seen,
+        source=read("source", lambda: read_source(policy.path.parent, policy.source), when=bool(policy.source)),
+        libraries=read("libraries", libraries, when=is_cuda),
+        toolkit=read("toolkit", lambda: find_toolkit(os.environ), when=is_cuda and profile.jit),
+        was_toolkit_sought=is_cuda and profile.jit,
+        smoke=read("smoke", lambda: smoke_test(judged.executable), when=is_gpu),
         problems=problems,
     )
 

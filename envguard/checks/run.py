@@ -60,7 +60,8 @@ def _required(case: Inspection) -> Iterator[Problem]:
 
 
 def _numeric(case: Inspection) -> Iterator[Problem]:
-    recorded = {} if case.around.recorded is None else case.around.recorded.variables
+    known = None if case.around.recorded is None else case.around.recorded.variables
+    recorded = known or {}
     now = dict(case.observation.variables)
     ruled = {name for name, _ in case.profile.require_variables}
     globs = (*case.profile.allow_variables, *case.profile.deny_variables)
@@ -68,7 +69,7 @@ def _numeric(case: Inspection) -> Iterator[Problem]:
         if name in ruled or any(fnmatchcase(name, glob) for glob in globs) or now.get(name) == recorded.get(name):
             continue
         message = f"{name} is " + (f"set to {now[name]!r}" if name in now else "not set") + ", which changes results"
-        if case.around.recorded is not None:
+        if known is not None:
             message += "; the good environment had " + (repr(recorded[name]) if name in recorded else "none")
         yield Problem(
             subject=name,

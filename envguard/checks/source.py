@@ -27,6 +27,8 @@ def _recorded_code(case: Inspection) -> Iterable[Problem] | Skip:
         return source
     if case.around.recorded is None:
         return Skip(reason="the policy names no recorded environment")
+    if case.around.recorded.problem is not None:
+        return Skip(reason=f"{case.around.recorded.problem}, see BLD002")
     if (recorded := case.around.recorded.code) is None:
         return Skip(reason=f"{case.around.recorded.path.name} holds no code of the project")
     changed = {path for path in {*recorded, *source.files} if recorded.get(path) != source.files.get(path)}
