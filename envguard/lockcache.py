@@ -16,7 +16,7 @@ from envguard.expect import Expected, expect, read_expected
 from envguard.lock import load_lock
 from envguard.statcache import StatCache
 
-EDITION = 2
+EDITION = 3
 """Raise it with every change of ``lock.py`` or ``expect.py`` that changes what a lock is taken to expect."""
 
 
