@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from envguard.lock import NO_REWRITES, Edge, Lock, Metadata, Package, Rewrites, Source
 from envguard.pkg import canonical, marker_holds
-
-if TYPE_CHECKING:
-    from envguard.lock import Edge, Lock, Package, Rewrites, Source
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,8 +28,20 @@ class Expected:
     """Where each of them is taken from."""
     extras: frozenset[tuple[str, str]] = frozenset()
     """(name, extra) of every extra that the required ones ask for."""
-    rewrites: Rewrites | None = None
+    rewrites: Rewrites = NO_REWRITES
     """What the project says instead of the metadata of others."""
+
+    def document(self) -> dict[str, Any]:
+        """All but the lock's path, for a cache; ``read_expected`` is the way back."""
+        return {
+            "required": self.required,
+            "optional": self.optional,
+            "sources": {name: [source.kind, source.location] for name, source in self.sources.items()},
+            "extras": sorted(self.extras),
+            "metadata": [[each.name, each.version, each.requires] for each in self.rewrites.metadata],
+            "overrides": self.rewrites.overrides,
+            "excludes": self.rewrites.excludes,
+        }
 
     def version(self, name: str) -> str | None:
         """The locked version of ``name``, None where it has none or is not expected."""
@@ -40,6 +50,26 @@ class Expected:
     def knows(self, name: str) -> bool:
         """Whether ``name`` may be in the environment."""
         return name in self.required or name in self.optional
+
+
+def read_expected(lock: Path, document: Mapping[str, Any]) -> Expected:
+    """What ``Expected.document`` wrote, as JSON gives it back."""
+    metadata = (
+        Metadata(name=name, version=version, requires=tuple(requires))
+        for name, version, requires in document["metadata"]
+    )
+    return Expected(
+        lock=lock,
+        required=document["required"],
+        optional=document["optional"],
+        sources={name: Source(kind=kind, location=place) for name, (kind, place) in document["sources"].items()},
+        extras=frozenset((name, extra) for name, extra in document["extras"]),
+        rewrites=Rewrites(
+            metadata=tuple(metadata),
+            overrides=tuple(document["overrides"]),
+            excludes=tuple(document["excludes"]),
+        ),
+    )
 
 
 def expect(lock: Lock, environment: Mapping[str, str]) -> Expected:

@@ -88,11 +88,11 @@ def check_project(
 
 def judge(checks: Sequence[Check[Inspection]], case: Inspection) -> tuple[Finding, ...]:
     """Run ``checks``, apply the policy's waivers, then run the checks of the policy itself on what came of it."""
-    ordinary = [check for check in checks if check not in policies.CHECKS]
+    ordinary = [check for check in checks if not policies.is_about_policy(check.id)]
     found = waive(run_checks(ordinary, case), case.policy.waivers, case.today)
     unjudged = {finding.id for finding in found if finding.status in ("skip", "error")}
     judged = frozenset(check.id for check in ordinary) - unjudged
-    last = [check for check in checks if check in policies.CHECKS]
+    last = [check for check in checks if policies.is_about_policy(check.id)]
     return found + run_checks(last, replace(case, found=found, judged=judged))
 
 

@@ -31,14 +31,14 @@ _REPAIR = "run uv sync --locked --reinstall-package packaging"
 def _packaging(module: str) -> ModuleType:
     try:
         release = str(importlib.import_module("packaging").__version__)
-        loaded = importlib.import_module(f"packaging.{module}")
+        is_old = tuple(int(each) for each in re.findall(r"\d+", release)[:2]) < MINIMAL
+        loaded = importlib.import_module("packaging" if is_old else f"packaging.{module}")
     except Exception as error:  # a half-deleted or edited package can raise anything while it is imported
         raise CheckCrashed(
             f"the package 'packaging', which envguard itself needs, cannot be imported ({type(error).__name__}: "
             f"{error}): {_REPAIR}"
         ) from error
-    numbers = tuple(int(each) for each in re.findall(r"\d+", release)[:2])
-    if numbers < MINIMAL:
+    if is_old:
         wanted = ".".join(map(str, MINIMAL))
         raise CheckCrashed(f"the package 'packaging' is {release}, and envguard needs at least {wanted}: {_REPAIR}")
     return loaded

@@ -65,10 +65,13 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Document:
     if path.resolve() in [each.resolve() for each in chain]:
         raise PolicyError(f"{chain[-1]}: extends makes a circle: {told}")
     try:
-        text = path.read_bytes().decode("utf-8")
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: the path itself is none
+        why = error.strerror if isinstance(error, OSError) else error
+        raise PolicyError(f"{path} cannot be read: {why}{via}") from error
+    try:
+        text = content.decode("utf-8")
         table = tomllib.loads(text)
-    except OSError as error:
-        raise PolicyError(f"{path} cannot be read: {error.strerror}{via}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise PolicyError(f"{path} is no valid TOML: {error}{via}") from error
     except RecursionError as error:

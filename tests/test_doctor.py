@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 def dflash(*arguments: str, cwd: Path = ROOT, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dflash.cli.entry", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+    environment = {**os.environ, **environ}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 

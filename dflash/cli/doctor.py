@@ -30,11 +30,15 @@ def run_doctor(arguments: Sequence[str]) -> int:
     """
     options = build_parser().parse_args(list(arguments))
 
+    from dflash.cli.show import show
     from dflash.doctor import examine
     from envguard.report import FORMATS
 
     report = examine(options.project, options.profile)
-    write_out(FORMATS["json" if options.json else "text"](report))
+    if options.json:
+        write_out(FORMATS["json"](report))
+    else:
+        show(report)
     return report.exit_code
 
 

@@ -13,6 +13,11 @@ from envguard.inspection import Inspection
 from envguard.waivers import is_live, matches
 
 
+def is_about_policy(check_id: str) -> bool:
+    """Whether a check is of this family: it runs last, and no waiver covers it."""
+    return check_id.startswith("POL")
+
+
 def _expired(case: Inspection) -> Iterable[Problem]:
     for waiver in case.policy.waivers:
         if not is_live(waiver, case.today):

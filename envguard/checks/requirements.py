@@ -30,6 +30,7 @@ TWINS = (("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache"),)
 """Distributions that are parts of one: their public versions must be equal."""
 
 _EXTRA = re.compile(r"\bextra\b")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class _Installed:
@@ -47,6 +48,7 @@ class _Installed:
         self.excludes = frozenset() if rewrites is None else frozenset(map(canonical, rewrites.excludes))
         parsed = [requirement(line) for line in (() if rewrites is None else rewrites.overrides)]
         self.overrides = [each for each in parsed if each is not None]
+        self._known: dict[tuple[str, frozenset[str], frozenset[str] | None], tuple[Requirement, ...]] = {}
         self.extras: dict[str, set[str]] = {}
         for name, extra in () if case.expected is None else case.expected.extras:
             self.extras.setdefault(name, set()).add(extra)
@@ -57,14 +59,22 @@ class _Installed:
                 return each.requires
         return dist.requires
 
-    def requirements(self, dist: Distribution) -> Iterator[Requirement]:
-        """What ``dist`` needs here, with the extras that somebody asks of it."""
-        extras = self.extras.get(dist.name, ())
+    def requirements(self, dist: Distribution, only: frozenset[str] | None = None) -> tuple[Requirement, ...]:
+        """What ``dist`` needs here (of ``only`` these), with the extras that somebody asks of it."""
+        key = (dist.name, frozenset(self.extras.get(dist.name, ())), only)
+        if key not in self._known:
+            self._known[key] = tuple(self._read(dist, key[1], only))
+        return self._known[key]
+
+    def _read(self, dist: Distribution, extras: frozenset[str], only: frozenset[str] | None) -> Iterator[Requirement]:
         for line in self.lines(dist):
-            if not extras and _EXTRA.search(line.partition(";")[2]):
+            asks_extra = _EXTRA.search(line.partition(";")[2]) is not None
+            if asks_extra and not extras:
                 continue  # most lines of most distributions, and parsing is what takes the time
+            if only is not None and _name_of(line) not in only:
+                continue
             parsed = requirement(line)
-            if parsed is None or not applies(parsed, self.environment, extras):
+            if parsed is None or not applies(parsed, self.environment, extras if asks_extra else ()):
                 continue
             name = canonical(parsed.name)
             if name in self.excludes:
@@ -150,9 +160,8 @@ def _families(case: Inspection) -> Iterable[Problem]:
     for family in FAMILIES:
         members = [installed.by_name[name] for name in sorted(family & installed.by_name.keys())]
         for dist in members if len(members) > 1 else ():
-            for parsed in installed.requirements(dist):
-                name = canonical(parsed.name)
-                if name in family and name != dist.name and name in installed.by_name:
+            for parsed in installed.requirements(dist, only=family - {dist.name}):
+                if canonical(parsed.name) in installed.by_name:
                     yield from _compare(case, installed, dist, parsed)
     for first, *others in TWINS:
         leader = installed.by_name.get(first)
@@ -166,6 +175,11 @@ def _families(case: Inspection) -> Iterable[Problem]:
                     observed=dist.version,
                     repair=Repair(sync=True),
                 )
+
+
+def _name_of(line: str) -> str:
+    found = _NAME.match(line)
+    return canonical(found[0]) if found else ""
 
 
 def _public(text: str) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from envguard.cliutil import write_out
 from envguard.errors import OK
-from envguard.findings import Check
-from envguard.inspection import Inspection
+
+if TYPE_CHECKING:
+    from envguard.findings import Check
+    from envguard.inspection import Inspection
 
 
 def add_list_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envguard.cliutil import say, write_out
 from envguard.errors import UsageError
-from envguard.findings import Tier
 from envguard.report import NAMES
+
+if TYPE_CHECKING:
+    from envguard.findings import Tier
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, tier: Tier) -> None:

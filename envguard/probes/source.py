@@ -20,6 +20,7 @@ from envguard.errors import ProbeError
 GIT_TIMEOUT = 20.0
 """Seconds; git status of a large tree on a network file system takes its time."""
 
+_MENTION = re.compile(rb"trust_remote_code[\"']?\s*[=:]")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -56,7 +57,7 @@ def read_source(root: Path, entries: Sequence[str]) -> SourceCode:
     unpinned: list[RemoteCode] = []
     for name, content in _contents(root, entries):
         files[name] = hashlib.sha256(content).hexdigest()
-        if name.endswith(".py") and b"trust_remote_code" in content:
+        if name.endswith(".py") and _MENTION.search(content):
             unpinned += find_remote_code(content, name)
     uncommitted, problem = _ask_git(root, entries)
     return SourceCode(files=files, unpinned=tuple(unpinned), uncommitted=uncommitted, git_problem=problem)
@@ -115,11 +116,14 @@ def find_remote_code(source: bytes, path: str) -> list[RemoteCode]:
         revision = pairs.get("revision")
         if isinstance(revision, ast.Name):
             revision = constants.get(revision.id, revision)
-        if revision is None:
-            found.append(RemoteCode(path=path, line=node.lineno, revision=None))
-        elif isinstance(revision, ast.Constant) and not _COMMIT.fullmatch(str(revision.value)):
-            found.append(RemoteCode(path=path, line=node.lineno, revision=str(revision.value)))
-    return found
+        written = None
+        if isinstance(revision, ast.Constant) and revision.value is not None:
+            written = str(revision.value)
+        elif revision is not None and not isinstance(revision, ast.Constant):
+            continue
+        if written is None or not _COMMIT.fullmatch(written):
+            found.append(RemoteCode(path=path, line=node.lineno, revision=written))
+    return sorted(found, key=lambda each: each.line)
 
 
 def _pairs(node: ast.Call | ast.Dict) -> dict[str, ast.expr]:

@@ -81,7 +81,8 @@ def _result(report: Report, finding: Finding, ids: list[str]) -> dict[str, Any]:
         result["locations"] = [_location(report.project, place)]
     if finding.waiver is not None:
         why = f"{finding.waiver.reason} ({finding.waiver.owner}, until {finding.waiver.expires})"
-        result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": why}]
+        # No status: its name differs between editions of the schema (state, status), and none means accepted.
+        result["suppressions"] = [{"kind": "external", "justification": why}]
     return result
 
 

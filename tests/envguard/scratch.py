@@ -141,7 +141,8 @@ class Scratch:
         """A process environment in which uv touches only this project, and in which no other environment is active."""
         kept = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
         private = {"UV_CACHE_DIR": str(self.cache), "UV_LINK_MODE": self.link_mode, "UV_PYTHON_DOWNLOADS": "never"}
-        return {**kept, **private, "UV_OFFLINE": "1", "PATH": plain_path(self.cache.parent / "bin")}
+        own = {"XDG_CACHE_HOME": str(self.cache.parent / "user-cache"), "PATH": plain_path(self.cache.parent / "bin")}
+        return {**kept, **private, **own, "UV_OFFLINE": "1"}
 
     def uv(self, *arguments: str) -> None:
         """Run uv in the project; a failure fails the test with uv's own words."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from envguard.registry import CHECKS
+from tests.envguard.injections import edit
 from tests.envguard.kinds import DRIFT, SOUND, Drift, heal, judge
 from tests.envguard.scratch import Scratch, find_uv, make_scratch
 
@@ -56,6 +57,22 @@ def test_a_sound_environment_has_no_finding(tmp_path: Path, minor: str) -> None:
         assert document["findings"] == []
         assert document["exit_code"] == 0
     scratch.uv("sync", "--locked", "--all-extras", "--all-groups")
+    assert json.loads(judge(scratch, SOUND).stdout)["findings"] == []
+
+
+def test_an_environment_of_another_python_is_named_and_made_anew(tmp_path: Path) -> None:
+    """With a real interpreter of another minor version, found as above."""
+    other = "3.12" if sys.version_info[:2] != (3, 12) else "3.13"
+    own = "{}.{}".format(*sys.version_info[:2])
+    scratch = make_scratch(tmp_path / "project", tmp_path / "uv-cache", find_python(other))
+    edit("envguard.toml", 'python = ">=3.11,<3.14"', f'python = "=={own}.*"')(scratch)
+    done = judge(scratch, SOUND)
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert [(each["id"], each["subject"]) for each in document["findings"]] == [("ENV002", "python")]
+    assert document["repair"] == f"uv sync --locked --python '=={own}.*'"
+    environ = {**scratch.environ, "PATH": f"{Path(sys.executable).resolve().parent}:{scratch.environ['PATH']}"}
+    subprocess.run(document["repair"], shell=True, cwd=scratch.root, env=environ, check=True, capture_output=True)
     assert json.loads(judge(scratch, SOUND).stdout)["findings"] == []
 
 
