@@ -4,8 +4,8 @@
 
 In: the interpreter that runs this file, in the project's environment (about 5 GB with torch). Out: a table on stdout
 (floors, each command, its limit), and as the last line one JSON object with the medians, the ratios and the claims;
-exit 1 where a claim does not hold. envguard gets a cache directory of its own, which is removed before each first run. Run it
-on an idle machine: a figure of a busy one says nothing.
+exit 1 where a claim does not hold. envguard gets a cache directory of its own, which is removed before each first run.
+Run it on an idle machine: a figure of a busy one says nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def measure_all(cache: Path, processes: int, *, with_deep: bool) -> dict[str, fl
         ("fast", [*guard, "doctor"], processes, None),
         ("standard first", [*guard, "check"], max(3, processes // 3), forget),
         ("standard", [*guard, "check"], processes, None),
-        ("collect_env", [PYTHON, "-m", "torch.utils.collect_env"], max(3, processes // 3), None),
+        ("collect_env", [PYTHON, "-W", "ignore", "-m", "torch.utils.collect_env"], max(3, processes // 3), None),
     ]
     if with_deep:
         rows.append(("deep", [*guard, "check", "--deep"], 1, forget))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -22,8 +23,23 @@ EXIT_CODES = "Exit codes: 0 fine, 1 findings, 2 usage or policy error, 3 a check
 class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are our errors."""
 
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        # argparse makes one for each argument, and without a width each start pays for importing shutil's archivers.
+        return argparse.HelpFormatter(self.prog, width=_terminal_width() - 2)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def _terminal_width() -> int:
+    try:
+        return int(os.environ.get("COLUMNS", "")) or 80
+    except ValueError:
+        pass
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:  # stdout is no terminal
+        return 80
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

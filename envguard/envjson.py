@@ -15,14 +15,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envguard.atomic import sha256_bytes
 from envguard.errors import UsageError
 from envguard.observe import Observation
-from envguard.probes.contents import ChangedFile
 from envguard.probes.distributions import Origin
 from envguard.probes.torch_build import TorchBuild
+
+if TYPE_CHECKING:
+    from envguard.probes.contents import ChangedFile
 
 SCHEMA = 1
 

@@ -7,11 +7,12 @@ distribution's ``problem``, ``torch_problem``), so that a broken environment can
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -156,16 +157,17 @@ def look_closer(
     from envguard.probes.tree import walk
 
     site_packages = observation.interpreter.site_packages
-    tree = walk(site_packages, with_bytecode=everything)
-    contents = read_contents(
-        site_packages,
-        observation.distributions,
-        tree,
-        watched=frozenset(map(canonical, watched)),
-        everything=everything,
-        cache=cache or StatCache.default(),
-        progress=progress,
-    )
+    with _without_collection():
+        tree = walk(site_packages, with_bytecode=everything)
+        contents = read_contents(
+            site_packages,
+            observation.distributions,
+            tree,
+            watched=frozenset(map(canonical, watched)),
+            everything=everything,
+            cache=cache or StatCache.default(),
+            progress=progress,
+        )
     place = uvcache.cache_directory(os.environ if environ is None else environ)
     changed = uvcache.explain(contents.changed, observation.distributions, site_packages, place)
     return dataclasses.replace(
@@ -173,6 +175,20 @@ def look_closer(
         contents=dataclasses.replace(contents, changed=changed),
         cuda_links=read_cuda_links(site_packages, tree.files, contents.modules),
     )
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """No garbage collection while tens of thousands of values are made that all stay: it would find nothing."""
+    import gc
+
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _with_record(dist: Distribution, record: Record | None) -> Distribution:

@@ -9,7 +9,6 @@ kept as text, the checks interpret them.
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -194,6 +193,8 @@ def _read_waiver(table: StrictTable, today: datetime.date) -> Waiver:
         expires=table.date("expires") or today,
     )
     if waiver.check and waiver.check not in WAIVABLE:
+        import difflib
+
         near = difflib.get_close_matches(waiver.check.upper(), WAIVABLE, n=1, cutoff=0.0)[0]
         table.problem("check", f"got {waiver.check!r}, allowed is the id of a check, nearest: {near}")
     last = today + datetime.timedelta(days=MAX_WAIVER_DAYS)

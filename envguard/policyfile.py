@@ -7,7 +7,6 @@ and ``schema`` and no others: what the rest means is ``policy.py``'s business.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -143,6 +142,8 @@ def _whole_profile(
     rest = {each: value for each, value in own.items() if each != "extends"}
     walked = (*chain, name)
     if not isinstance(base, str) or base not in profiles:
+        import difflib
+
         near = difflib.get_close_matches(str(base), list(profiles), n=1, cutoff=0.0)[0]
         if not chain:
             text = f"got {base!r}, allowed is the name of another profile, nearest: {near}"

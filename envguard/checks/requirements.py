@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from envguard.findings import Check, Problem, Repair
 from envguard.inspection import Inspection
-from envguard.pkg import applies, canonical, requirement, same_version, version
+from envguard.pkg import applies, canonical, requirement, same_version, satisfies, version
 from envguard.probes.distributions import Distribution
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ TWINS = (("flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache"),)
 """Distributions that are parts of one: their public versions must be equal."""
 
 _EXTRA = re.compile(r"\bextra\b")
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+\s*\(?([^()\[\]@]*)\)?")
+"""A name and a specifier, and neither extras nor a URL."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -84,6 +86,21 @@ class _Installed:
                 yield from (each for each in overrides if applies(each, self.environment, ()))
             else:
                 yield parsed
+
+    def is_plainly_satisfied(self, dist: Distribution, names: frozenset[str]) -> bool:
+        """Whether all that ``dist`` says of ``names`` holds whatever its markers say: none needs to be parsed then.
+
+        (Reading requirements and markers costs a tenth of a fast judgement.) False means only that one has to look.
+        """
+        if self.overrides:
+            return False
+        for line in self.lines(dist):
+            if (name := _name_of(line)) not in names or name == dist.name or name not in self.by_name:
+                continue
+            plain = _PLAIN.fullmatch(line.partition(";")[0].strip())
+            if plain is None or not satisfies(self.by_name[name].version, plain[1]):
+                return False
+        return True
 
     def ask_for_extras(self) -> None:
         """Note the extras that installed distributions ask of others, until nothing new is asked for."""
@@ -160,6 +177,8 @@ def _families(case: Inspection) -> Iterable[Problem]:
     for family in FAMILIES:
         members = [installed.by_name[name] for name in sorted(family & installed.by_name.keys())]
         for dist in members if len(members) > 1 else ():
+            if installed.is_plainly_satisfied(dist, family):
+                continue
             for parsed in installed.requirements(dist, only=family - {dist.name}):
                 if canonical(parsed.name) in installed.by_name:
                     yield from _compare(case, installed, dist, parsed)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from envguard.findings import Check, Problem, Skip
 from envguard.inspection import Inspection
-from envguard.probes.source import SourceCode
+
+if TYPE_CHECKING:
+    from envguard.probes.source import SourceCode
 
 SHOWN = 5
 """Paths that a message names; the rest is counted."""

@@ -85,14 +85,16 @@ def read_contents(
     names = {dist.directory: dist.name for dist in distributions}
     changed: list[ChangedFile] = []
     wanted: list[Wanted] = []
-    claims: dict[str, list[tuple[str, Row]]] = {}
+    claims: dict[str, tuple[str, Row]] = {}
+    shared: dict[str, list[tuple[str, Row]]] = {}
     for directory, own in rows.items():
         name = names[directory]
         is_watched = name in watched
         for path, row in {row.path: row for row in own}.items():
             if path.endswith(".pyc"):
                 continue
-            claims.setdefault(path, []).append((name, row))
+            if (other := claims.setdefault(path, (name, row)))[1] is not row:
+                shared.setdefault(path, [other]).append((name, row))
             status = tree.files.get(path) or _status(site_packages, path)
             kind = _judge(row, status)
             if kind is not None:
@@ -108,14 +110,14 @@ def read_contents(
     digests = digest_files(site_packages, wanted, cache, progress)
     for each in wanted:
         digest = digests[each.path]
-        for name, row in claims[each.path]:
+        for name, row in shared.get(each.path) or [claims[each.path]]:
             if row.hash.startswith(f"{each.algorithm}=") and digest != row.hash:
                 kind = "unreadable" if digest is None else "content"
                 changed.append(ChangedFile(distribution=name, path=each.path, kind=kind, hash=row.hash))
     return Contents(
         hashed="everything" if everything else "watched",
         changed=tuple(sorted(changed, key=lambda each: (each.distribution, each.path))),
-        overlaps=_overlaps(claims),
+        overlaps=_overlaps(shared),
         unowned=_unowned(tree, claims.keys(), names),
         modules=tuple(sorted(path for path in tree.files if path.endswith(".so"))),
         bytecode=_bytecode(site_packages, tree, {row.path for own in rows.values() for row in own})
@@ -142,10 +144,10 @@ def _judge(row: Row, status: os.stat_result | OSError | None) -> Kind | None:
     return "size" if row.size is not None and row.size != status.st_size else None
 
 
-def _overlaps(claims: Mapping[str, list[tuple[str, Row]]]) -> tuple[Overlap, ...]:
+def _overlaps(shared: Mapping[str, list[tuple[str, Row]]]) -> tuple[Overlap, ...]:
     found = []
-    for path, owners in claims.items():
-        if len(owners) > 1 and any(row.size != 0 for _, row in owners):
+    for path, owners in shared.items():
+        if any(row.size != 0 for _, row in owners):
             names = tuple(sorted({name for name, _ in owners}))
             if len(names) > 1:
                 found.append(Overlap(path=path, distributions=names))

@@ -8,10 +8,11 @@ sake, and no run of the judged environment will have it there.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from envguard.probes.programs import find_command
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 """Programs that start workers with the Python that they themselves belong to."""
@@ -26,5 +27,5 @@ def find_launchers(environ: Mapping[str, str], prefix: Path) -> tuple[tuple[str,
         for each in environ.get("PATH", os.defpath).split(os.pathsep)
         if not (is_elsewhere and os.path.realpath(each) == own)
     ]
-    found = ((name, shutil.which(name, path=os.pathsep.join(directories))) for name in LAUNCHERS)
+    found = ((name, find_command(name, directories)) for name in LAUNCHERS)
     return tuple((name, place) for name, place in found if place is not None)

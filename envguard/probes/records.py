@@ -58,13 +58,11 @@ UNREADABLE = Record(
 def parse_record(data: bytes) -> tuple[Row, ...]:
     """The lines of a RECORD that are lines of a RECORD."""
     text = data.decode("utf-8", errors="surrogateescape")
+    if "\0" in text or "\r" in text:
+        text = "".join(line + "\n" for line in text.replace("\r\n", "\n").split("\n") if "\0" not in line)
     lines = text.split("\n")
-    fields: Iterable[list[str]] = _quoted(lines) if '"' in text else (line.rsplit(",", 2) for line in lines)
-    return tuple(
-        Row(each[0], each[1], _size(each[2].rstrip("\r")))
-        for each in fields
-        if len(each) == 3 and each[0] and "\0" not in each[0]
-    )
+    fields: Iterable[list[str]] = _quoted(lines) if '"' in text else [line.rsplit(",", 2) for line in lines]
+    return tuple([Row(each[0], each[1], _size(each[2])) for each in fields if len(each) == 3 and each[0]])
 
 
 def _quoted(lines: list[str]) -> Iterable[list[str]]:
@@ -81,7 +79,7 @@ def _quoted(lines: list[str]) -> Iterable[list[str]]:
 
 
 def _size(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+    return int(text) if text.isdecimal() and len(text) < 20 else None
 
 
 def fingerprint(rows: Iterable[Row]) -> str | None:
@@ -151,6 +149,8 @@ def summarize(rows: tuple[Row, ...], directory: str) -> Record:
 
 def is_startup(path: str) -> bool:
     """Whether a file of site-packages runs, or may run, at every start."""
+    if not path.endswith(".pth") and not path.startswith(("sitecustomize", "usercustomize")):
+        return False  # nearly all
     head = path.partition("/")[0]
     if head != path:
         return head in ("sitecustomize", "usercustomize") and path.partition("/")[2].startswith("__init__.")

@@ -7,7 +7,9 @@ only where bytecode is asked for. Nothing is opened.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +40,7 @@ def walk(root: Path, *, with_bytecode: bool = False) -> Tree:
     while pending:
         place = pending.pop()
         try:
-            with os.scandir(f"{base}/{place}") as entries:
+            with _listing(f"{base}/{place}") as entries:
                 for entry in entries:
                     path = place + entry.name
                     if entry.is_dir(follow_symlinks=False):
@@ -55,6 +57,17 @@ def walk(root: Path, *, with_bytecode: bool = False) -> Tree:
         except OSError:
             unreadable.append(place.rstrip("/"))
     return Tree(files=files, directories=tuple(directories), bytecode=tuple(bytecode), unreadable=tuple(unreadable))
+
+
+@contextlib.contextmanager
+def _listing(directory: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a directory; through a descriptor, so that their status needs no walk down from the root."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with os.scandir(descriptor) as entries:
+            yield entries
+    finally:
+        os.close(descriptor)
 
 
 def _list(directory: str, path: str) -> list[str]:
