@@ -45,7 +45,7 @@ FILES: dict[str, bytes] = {
     f"{SITE}/{INFO}/direct_url.json": b'{"url": "https://a/b", "vcs_info": {"vcs": "git", "commit_id": "0123"},'
     b' "dir_info": {"editable": true}}',
     f"{SITE}/torch/version.py": torch_version_file().encode(),
-    f"{SITE}/x.pth": b"import os; os.x = 1\n/tmp\n../..\n# comment\n",
+    f"{SITE}/x.pth": b"import os; os.x = 1\n/usr\n../..\n# comment\n",
     "pyvenv.cfg": b"home = /usr/bin\nimplementation = CPython\ninclude-system-site-packages = true\n"
     + "version_info = {}.{}.0\n".format(*sys.version_info[:2]).encode(),
     f"{SITE}/{INFO}/INSTALLER": b"uv\n",
