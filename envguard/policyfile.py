@@ -62,13 +62,13 @@ def read_document(path: Path, troubles: list[Trouble]) -> Document:
 def _read(path: Path, chain: tuple[Path, ...]) -> Document:
     told = " -> ".join(str(each) for each in (*chain, path))
     via = f" (extended along {told})" if chain else ""
-    if path.resolve() in [each.resolve() for each in chain]:
-        raise PolicyError(f"{chain[-1]}: extends makes a circle: {told}")
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: the path itself is none
         why = error.strerror if isinstance(error, OSError) else error
         raise PolicyError(f"{path} cannot be read: {why}{via}") from error
+    if path.resolve() in [each.resolve() for each in chain]:
+        raise PolicyError(f"{chain[-1]}: extends makes a circle: {told}")
     try:
         text = content.decode("utf-8")
         table = tomllib.loads(text)
