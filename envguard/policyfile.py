@@ -64,9 +64,8 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Document:
     via = f" (extended along {told})" if chain else ""
     try:
         content = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: the path itself is none
-        why = error.strerror if isinstance(error, OSError) else error
-        raise PolicyError(f"{path} cannot be read: {why}{via}") from error
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read: {error.strerror}{via}") from error
     if path.resolve() in [each.resolve() for each in chain]:
         raise PolicyError(f"{chain[-1]}: extends makes a circle: {told}")
     try:
@@ -90,10 +89,14 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Document:
 def _parents(own: Document) -> list[str]:
     value = own.table.get("extends", [])
     parents = [value] if isinstance(value, str) else value
-    if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
+    if not isinstance(parents, list) or not all(map(_is_path, parents)):
         where = own.place(("extends",))
         raise PolicyError(f"{where}: extends: got {value!r}, allowed is a path or a list of paths")
     return parents
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and value.isprintable()
 
 
 def _merge(base: Document, own: Document) -> Document:
