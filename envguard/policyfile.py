@@ -170,5 +170,6 @@ def _whole_profile(
 
 def describe(document: Document, trouble: Trouble) -> str:
     """One line for a person."""
-    key = dotted(trouble.key) or "the document"
-    return f"{document.place(trouble.key)}: {key}: {trouble.text}"
+    told = f"{dotted(trouble.key) or 'the document'}: {trouble.text}"
+    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in told)
+    return f"{document.place(trouble.key)}: {line}"
