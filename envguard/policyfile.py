@@ -61,13 +61,12 @@ def read_document(path: Path, troubles: list[Trouble]) -> Document:
 def _read(path: Path, chain: tuple[Path, ...]) -> Document:
     told = " -> ".join(str(each) for each in (*chain, path))
     via = f" (extended along {told})" if chain else ""
-    if path.resolve() in [each.resolve() for each in chain]:
-        raise PolicyError(f"{chain[-1]}: extends makes a circle: {told}")
     try:
         content = path.read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: the path itself is none
-        why = error.strerror if isinstance(error, OSError) else error
-        raise PolicyError(f"{path} cannot be read: {why}{via}") from error
+    except OSError as error:
+        raise PolicyError(f"{path} cannot be read: {error.strerror}{via}") from error
+    if path.resolve() in [each.resolve() for each in chain]:
+        raise PolicyError(f"{chain[-1]}: extends makes a circle: {told}")
     try:
         text = content.decode("utf-8")
         table = tomllib.loads(text)
@@ -89,10 +88,14 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Document:
 def _parents(own: Document) -> list[str]:
     value = own.table.get("extends", [])
     parents = [value] if isinstance(value, str) else value
-    if not isinstance(parents, list) or not all(isinstance(each, str) and each for each in parents):
+    if not isinstance(parents, list) or not all(map(_is_path, parents)):
         where = own.place(("extends",))
         raise PolicyError(f"{where}: extends: got {value!r}, allowed is a path or a list of paths")
     return parents
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and bool(value) and value.isprintable()
 
 
 def _merge(base: Document, own: Document) -> Document:
@@ -168,5 +171,6 @@ def _whole_profile(
 
 def describe(document: Document, trouble: Trouble) -> str:
     """One line for a person."""
-    key = dotted(trouble.key) or "the document"
-    return f"{document.place(trouble.key)}: {key}: {trouble.text}"
+    told = f"{dotted(trouble.key) or 'the document'}: {trouble.text}"
+    line = "".join(each if each.isprintable() else repr(each)[1:-1] for each in told)
+    return f"{document.place(trouble.key)}: {line}"

@@ -83,13 +83,12 @@ def _changed(case: Inspection, contents: Contents) -> Iterable[ChangedFile]:
     shared = {each.path for each in contents.overlaps}
     damaged, several = broken(case.observation.distributions)
     notes = tuple(f"{directory}/" for directory in damaged)
-    is_wrong_torch = rejects_torch(case)
     for each in contents.changed:
         if each.path in shared or each.distribution in several or each.path.startswith(notes):
             continue  # INT004, PKG005, PKG006
         if is_script(case, each.path) and each.kind == "missing":
             continue  # PKG010
-        if is_wrong_torch and each.path == "torch/version.py":
+        if each.path == "torch/version.py" and rejects_torch(case):
             continue  # BLD001
         yield each
 

@@ -180,7 +180,7 @@ CHECKS: tuple[Check[Inspection], ...] = (
         fix="conda deactivate",
         run=_conda,
         severity="warn",
-        example="the conda environment /opt/conda is active over /work/.venv",
+        example="the conda environment /opt/conda is active over /home/me/project/.venv",
     ),
     Check(
         id="ENV006",

@@ -115,6 +115,8 @@ CHECKS: tuple[Check[Inspection], ...] = (
         fix="lock again with uv lock --upgrade-package for what was meant only, or change envguard.toml with it",
         run=_is_steady,
         tier="standard",
+        example="torch moves from 2.11.0 (registry …) to 2.10.0 (registry …) in uv.lock against origin/main, and "
+        "envguard.toml does not change with it",
     ),
     Check(
         id="LCK004",

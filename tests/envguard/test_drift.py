@@ -74,9 +74,9 @@ def test_a_check_that_crashes_is_an_error_and_the_others_go_on(
     scratch: Scratch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scratch.install("cowsay", "1.0")
-    monkeypatch.setattr("envguard.checks.build.same_version", lambda left, right: 1 / 0)
+    monkeypatch.setattr("envguard.checks.interpreter.satisfies", lambda version, wanted: 1 / 0)
     report = judge(scratch)
-    assert {(each.id, each.status) for each in report.findings} == {("BLD001", "error"), ("PKG003", "fail")}
+    assert {(each.id, each.status) for each in report.findings} == {("ENV002", "error"), ("PKG003", "fail")}
     assert report.exit_code == 3
     with pytest.raises(CheckCrashed, match="ZeroDivisionError"):
         require("cpu", project=scratch.root, python=scratch.python)

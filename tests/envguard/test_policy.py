@@ -124,9 +124,14 @@ def test_a_circle_of_files_names_its_chain(tmp_path: Path) -> None:
     assert error(path) == [f"{c}: extends makes a circle: {path} -> {b} -> {c} -> {path}"]
 
 
+def test_a_key_cannot_break_its_line(tmp_path: Path) -> None:
+    [line] = problems(tmp_path, GOOD + '"a\\nb" = 1\n')
+    assert line.startswith("profiles.b.a\\nb: unknown key")
+
+
 def test_a_base_that_is_no_path(tmp_path: Path) -> None:
-    [line] = error(write(tmp_path, 'schema = 1\nextends = "a\\u0000"\n'))
-    assert "cannot be read: embedded null byte (extended along" in line
+    path = write(tmp_path, 'schema = 1\nextends = "a\\u0000"\n')
+    assert error(path) == [f"{path}:2: extends: got 'a\\x00', allowed is a path or a list of paths"]
 
 
 def test_a_missing_base_names_its_chain(tmp_path: Path) -> None:

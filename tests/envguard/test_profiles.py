@@ -17,7 +17,7 @@ from envguard import check_project
 from envguard.policy import load_policy
 from envguard.report import Report
 from tests.envguard.local_index import LocalIndex, publish, serve
-from tests.envguard.scratch import find_uv, make_wheel, torch_version_file
+from tests.envguard.scratch import find_uv, make_wheel, plain_path, torch_version_file
 
 ROOT = Path(__file__).parents[2]
 MINOR = "{}.{}".format(*sys.version_info[:2])
@@ -120,7 +120,7 @@ class TwoBuilds:
         return subprocess.run(command, cwd=self.root, env=full, capture_output=True, text=True, check=False)
 
     def envguard(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-m", "envguard", *arguments, PYTHONPATH=str(ROOT))
+        return self.run(sys.executable, "-m", "envguard", *arguments)
 
     def found(self, profile: str) -> list[tuple[str, str]]:
         report: Report = check_project(self.root, profile, self.venv, tier="standard")
@@ -151,7 +151,8 @@ def make_project(root: Path, index: LocalIndex) -> TwoBuilds:
     (root / "pyproject.toml").write_text(PYPROJECT.format(**values))
     (profile / "pyproject.toml").write_text(PROFILE.format(**values))
     (root / "envguard.toml").write_text(POLICY.format(**values))
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("HOME", "LANG") if name in os.environ}
+    kept["PATH"] = plain_path(root.parent / "bin")
     private = {"UV_CACHE_DIR": str(root.parent / "uv-cache"), "UV_LINK_MODE": "copy", "UV_PYTHON_DOWNLOADS": "never"}
     return TwoBuilds(root=root, environ={**kept, **private, "UV_PYTHON": sys.executable})
 

@@ -420,7 +420,7 @@ def test_without_git_nothing_is_said_about_commits(code: Scratch, monkeypatch: p
 
 
 def test_code_that_was_not_recorded_is_skipped(code: Scratch) -> None:
-    (code.root / "env.json").write_text(json.dumps({"facts": {"variables": {}}}))
+    (code.root / "env.json").write_text(json.dumps({"facts": {"variables": {}, "distributions": []}}))
     assert source_findings(code) == []
     assert reason(code, "SRC001") == "env.json holds no code of the project"
     (code.root / "env.json").unlink()
