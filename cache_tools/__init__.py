@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cache_tools.store import Store as Store
     from cache_tools.store import create_store as create_store
     from cache_tools.store import open_store as open_store
+    from cache_tools.trust import judge as judge
     from cache_tools.verify import list_snapshots as list_snapshots
     from cache_tools.verify import verify_store as verify_store
 
@@ -40,6 +41,7 @@ _HOMES = {
     "Store": "store",
     "create_store": "store",
     "open_store": "store",
+    "judge": "trust",
     "list_snapshots": "verify",
     "verify_store": "verify",
 }

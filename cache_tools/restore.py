@@ -25,6 +25,7 @@ from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_
 from cache_tools.relocate import expand, is_group
 from cache_tools.snapshot import WRITERS, Progress
 from cache_tools.target import check_target, exchange, make_parents
+from cache_tools.trust import Standing, require
 from envguard import atomic
 
 __all__ = ["Action", "Match", "Mode", "RestorePlan", "RestoreResult", "best_match", "execute", "plan_restore"]
@@ -45,11 +46,13 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
     """Do what the plan says; ``force`` ignores fatal differences.
 
     Raises:
+        UntrustedError: the snapshot is not trusted any more.
         IncompatibleError: a fatal field differs; the message names each and why it matters.
         CorruptError: a blob is damaged; the message names the file, and the target is untouched.
         UsageError: the target has become unsafe.
         StorageError: the file system refuses.
     """
+    require(plan.store, plan.id, plan.manifest, allow_untrusted=plan.trust.standing is Standing.UNTRUSTED)
     if plan.comparison.fatal and not force:
         raise IncompatibleError(_refusal(plan))
     check_target(plan.target)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cache_tools.elf import elf_problem
 from cache_tools.errors import storage_errors
@@ -27,8 +28,12 @@ from cache_tools.manifest import MAX_ENTRY_BYTES, TEXT, Manifest, ManifestEntry
 from cache_tools.relocate import is_group, tokenise
 from cache_tools.scan import Entry, scan
 from cache_tools.store import Store, check_name
+from cache_tools.trust import record_own
 from envguard.atomic import sha256_bytes
 from envguard.errors import UsageError
+
+if TYPE_CHECKING:
+    from cache_tools.secrets import Scanner
 
 ATTEMPTS = 3
 RETRY_SECONDS = 0.02
@@ -67,14 +72,16 @@ def snapshot(
     only: frozenset[str] | None = None,
     parent: str | None = None,
     build_ms: int | None = None,
+    scanner: Scanner | None = None,
     on_progress: Progress | None = None,
 ) -> SnapshotResult:
     """Snapshot ``cache_dir`` as ``name``; ``only``: relative paths to take, None for everything.
 
     ``build_ms`` is how long compiling them took, if known. ``parent`` is the snapshot that this one grew from; by
-    default the one that ``name`` stood for.
+    default the one that ``name`` stood for. ``scanner`` looks for secrets in what is read.
 
     Raises:
+        SecretsError: ``scanner`` found some and its policy is to refuse; no snapshot is visible then.
         UsageError: a bad name or compile id, no such directory, or nothing in it to keep.
         CorruptError: ``name`` exists and is damaged.
         StorageError: the store cannot be written; no snapshot is visible then.
@@ -89,9 +96,11 @@ def snapshot(
         skipped["not found"] += absent
     previous = store.read_ref(name) if store.ref_path(name).exists() else None
     with storage_errors(f"writing snapshot {name} to {store.root}"), store.adding():
-        entries, written = _take(store, cache_dir, wanted, skipped, on_progress)
+        entries, written = _take(store, cache_dir, wanted, skipped, scanner, on_progress)
         if not entries:
             raise UsageError(f"{cache_dir} holds nothing to snapshot: run the program that compiles first")
+        if scanner:
+            scanner.conclude(store, entries)
         content = Manifest(
             fingerprint=fingerprint,
             compile_id=compile_id,
@@ -103,8 +112,10 @@ def snapshot(
         )
         if previous and _same(store.read_manifest(previous), content):
             id_, new = previous, False
+            record_own(id_)
         else:
             id_, new = store.add_manifest(content)
+            record_own(id_)  # before the name: what is visible can be restored
             store.set_ref(name, id_)
     return SnapshotResult(
         id=id_,
@@ -117,13 +128,20 @@ def snapshot(
 
 
 def _take(
-    store: Store, cache_dir: Path, wanted: list[Entry], skipped: Counter[str], on_progress: Progress | None
+    store: Store,
+    cache_dir: Path,
+    wanted: list[Entry],
+    skipped: Counter[str],
+    scanner: Scanner | None,
+    on_progress: Progress | None,
 ) -> tuple[list[ManifestEntry], int]:
     total, done = sum(entry.size for entry in wanted), 0
     entries: list[ManifestEntry] = []
     written: set[str] = set()
     with ThreadPoolExecutor(WRITERS) as pool:
-        for entry, kept in zip(wanted, pool.map(lambda one: _keep(store, cache_dir, one), wanted), strict=True):
+        for entry, kept in zip(
+            wanted, pool.map(lambda one: _keep(store, cache_dir, one, scanner), wanted), strict=True
+        ):
             if isinstance(kept, str):
                 skipped[kept] += 1
             else:
@@ -135,11 +153,13 @@ def _take(
     return entries, len(written)
 
 
-def _keep(store: Store, cache_dir: Path, entry: Entry) -> tuple[ManifestEntry, bool] | str:
+def _keep(store: Store, cache_dir: Path, entry: Entry, scanner: Scanner | None) -> tuple[ManifestEntry, bool] | str:
     """Store one file: its entry and whether its blob is new, or the reason to leave it out."""
     content = _content(cache_dir, entry)
     if isinstance(content, str):
         return content
+    if scanner:
+        scanner.look(entry.path, entry.kind, content)
     digest = sha256_bytes(content)
     new = store.add_blob(content, digest)
     kept = ManifestEntry(

@@ -3,6 +3,7 @@
     config.json              {"format":1}
     blobs/ab/<sha256>        content, see blobs.py; named by the sha256 of the uncompressed data
     snapshots/<id>.json      canonical manifest, named by its sha256
+    snapshots/<id>.sig       who vouches for it, see signing.py; optional
     refs/<name>              the id that a human name stands for, and a newline
     lock                     shared by writers; a future ``prune`` takes it alone
 
@@ -47,6 +48,10 @@ class Store:
     def manifest_path(self, id_: str) -> Path:
         """Where the manifest of that snapshot is, or would be."""
         return self.root / "snapshots" / f"{id_}.json"
+
+    def signature_path(self, id_: str) -> Path:
+        """Where the signature of that snapshot is, or would be; see signing.py."""
+        return self.root / "snapshots" / f"{id_}.sig"
 
     def ref_path(self, name: str) -> Path:
         """Where the name is kept."""

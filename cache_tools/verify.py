@@ -14,6 +14,7 @@ from cache_tools.errors import CorruptError, storage_errors
 from cache_tools.manifest import ID, MAX_ENTRY_BYTES, Manifest
 from cache_tools.scan import walk
 from cache_tools.store import Store, open_store
+from cache_tools.trust import Verdict, judge, signature_problem
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +45,8 @@ class Listed:
     """None for a snapshot that no name stands for (any more)."""
     id: str | None
     manifest: Manifest | None
+    trust: Verdict | None
+    """None where it cannot be told, since the manifest or the signature is damaged."""
     problem: str | None
 
 
@@ -54,7 +57,7 @@ def list_snapshots(store: Store) -> tuple[Listed, ...]:
         try:
             id_ = store.read_ref(name)
         except CorruptError as error:
-            found.append(Listed(name=name, id=None, manifest=None, problem=str(error)))
+            found.append(Listed(name=name, id=None, manifest=None, trust=None, problem=str(error)))
         else:
             found.append(_listed(store, name, id_))
     named = {one.id for one in found}
@@ -63,10 +66,12 @@ def list_snapshots(store: Store) -> tuple[Listed, ...]:
 
 
 def _listed(store: Store, name: str | None, id_: str) -> Listed:
+    content: Manifest | None = None
     try:
-        return Listed(name=name, id=id_, manifest=store.read_manifest(id_), problem=None)
+        content = store.read_manifest(id_)
+        return Listed(name=name, id=id_, manifest=content, trust=judge(store, id_, content), problem=None)
     except CorruptError as error:
-        return Listed(name=name, id=id_, manifest=None, problem=str(error))
+        return Listed(name=name, id=id_, manifest=content, trust=None, problem=str(error))
 
 
 def _created(one: Listed) -> str:
@@ -122,6 +127,7 @@ class _Check:
                 self.note(self.store.ref_path(name), str(error))
             else:
                 self.manifest(id_)
+                self.signature(id_)
 
     def refs(self) -> None:
         for name in self.store.names():
@@ -139,6 +145,9 @@ class _Check:
             if status is None or file.name.startswith(".tmp-"):
                 continue
             self.bytes += status.st_size
+            if file.parent == self.store.root / "snapshots" and file.suffix == ".sig" and ID.fullmatch(file.stem):
+                self.signature(file.stem)
+                continue
             digest = file.name
             if ID.fullmatch(digest) and file == self.store.blob_path(digest):
                 self.pending.setdefault(digest, None)
@@ -164,6 +173,10 @@ class _Check:
         for entry in content.entries:
             if self.pending.setdefault(entry.sha256, entry.size) != entry.size:
                 self.note(path, f"gives blob {entry.sha256[:12]} two sizes: it was not written by this tool; delete it")
+
+    def signature(self, id_: str) -> None:
+        if problem := signature_problem(self.store, id_):
+            self.note(self.store.signature_path(id_), problem)
 
     def contents(self, on_progress: Callable[[int, int], None] | None) -> None:
         for done, (digest, size) in enumerate(sorted(self.pending.items()), 1):

@@ -66,7 +66,7 @@ def test_the_whole_way(cli: Cli) -> None:
     listed = cli.json("list")["snapshots"]
     assert [(one["name"], one["entries"], one["fits"]) for one in listed] == [("run", 5, "yes")]
     header, row = cli.run("list").stdout.splitlines()
-    assert header.split() == ["NAME", "ID", "SIZE", "ENTRIES", "TORCH", "CPU_ISA", "GPU", "CREATED", "FITS"]
+    assert header.split() == ["NAME", "ID", "SIZE", "ENTRIES", "TORCH", "CPU_ISA", "GPU", "CREATED", "TRUST", "FITS"]
     assert row.split()[:2] == ["run", listed[0]["id"][:12]]
     planned = cli.json("restore", "run", "--to", str(cli.root / "new"), "--dry-run")
     assert (planned["status"], planned["plan"]["add"]) == ("planned", 5)
