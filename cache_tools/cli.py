@@ -27,7 +27,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-cli_trust.register(app)
 
 
 @app.command("snapshot")
@@ -115,7 +114,7 @@ def restore_command(
     mode = Mode.REPLACE if replace else Mode.MERGE
     plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode, allow_untrusted=allow_untrusted)
     if plan.trust.reason:
-        cliutil.say(f"warning: UNTRUSTED, allowed by --allow-untrusted: {plan.trust.reason}")
+        cliutil.say(f"warning: UNTRUSTED code, allowed by --allow-untrusted: {plan.trust.reason}")
     refused = bool(plan.comparison.fatal) and not force
     for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
         cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
@@ -186,6 +185,9 @@ def verify_command(
         report.print_verification(checked, live, bad, repaired)
     remaining = repaired.busy if repaired else bad
     raise typer.Exit(CORRUPT if remaining or (checked and checked.problems) else OK)
+
+
+cli_trust.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from cache_tools.observe import observe
 from cache_tools.relocate import is_group
 from cache_tools.store import Store
 from cache_tools.target import check_target
-from cache_tools.trust import Standing, Verdict, judge, require
+from cache_tools.trust import Standing, Verdict, judge, refusal, require
 from envguard import atomic
 from envguard.errors import UsageError
 
@@ -113,7 +113,7 @@ def _may_be_used(store: Store, id_: str, content: Manifest, say: Callable[[str],
         say(str(error))
         return False
     if verdict.standing is Standing.UNTRUSTED:
-        say(verdict.reason)
+        say(refusal(id_, verdict))
     return verdict.standing is not Standing.UNTRUSTED
 
 

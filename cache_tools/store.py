@@ -30,7 +30,7 @@ from envguard.errors import UsageError
 FORMAT = 1
 CONFIG = b'{"format":1}'
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-MAX_MANIFEST_BYTES = 512 << 20
+MAX_MANIFEST_BYTES = 256 << 20
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 _FILE_MODE = 0o600  # entries of a cache hold environment variables and paths
 

@@ -58,13 +58,13 @@ def judge(store: Store, id_: str, content: Manifest, keyring: Keyring | None = N
     ring = keyring or open_keyring()
     data = manifest.to_bytes(content)
     if manifest.id_of(data) != id_:
-        return _untrusted(id_, None, "its manifest is that of another snapshot")
+        return _untrusted(None, "its manifest is that of another snapshot")
     found = read_signature(store, id_)
     if found is not None:
         if found.snapshot != id_:
-            return _untrusted(id_, found.key, f"its signature was made for {found.snapshot[:_SHORT]}: delete the copy")
+            return _untrusted(found.key, f"its signature was made for {found.snapshot[:_SHORT]}: delete the copy")
         if not signing.fits(found, data):
-            return _untrusted(id_, found.key, "its signature does not fit: it was not made by the key that it names")
+            return _untrusted(found.key, "its signature does not fit: it was not made by the key that it names")
         signer = next((name for name, key in ring.trusted().items() if key == found.key), None)
         if signer is not None:
             return Verdict(standing=Standing.SIGNED, signer=signer, reason="")
@@ -72,12 +72,12 @@ def judge(store: Store, id_: str, content: Manifest, keyring: Keyring | None = N
         foreign = _foreign(store, id_)
         if foreign is None:
             return Verdict(standing=Standing.OWN, signer=None, reason="")
-        return _untrusted(id_, None, f"you made it, but {foreign}; or sign it: dflash cache sign {id_[:_SHORT]}")
+        return _untrusted(None, f"you made it, but {foreign}; or sign it: dflash cache sign {id_[:_SHORT]}")
     if found is not None:
         advice = f"if you know whose it is: dflash cache trust add {found.key} --name NAME"
-        return _untrusted(id_, found.key, f"its signer {found.key} is not trusted here; {advice}")
+        return _untrusted(found.key, f"its signer {found.key} is not trusted here; {advice}")
     advice = f"let its maker sign it (dflash cache sign), or if you made it: dflash cache trust own {id_[:_SHORT]}"
-    return _untrusted(id_, None, f"it has no signature, and nothing here records that you made it; {advice}")
+    return _untrusted(None, f"it has no signature, and nothing here records that you made it; {advice}")
 
 
 def require(store: Store, id_: str, content: Manifest, *, allow_untrusted: bool = False) -> Verdict:
@@ -89,8 +89,13 @@ def require(store: Store, id_: str, content: Manifest, *, allow_untrusted: bool 
     """
     verdict = judge(store, id_, content)
     if verdict.standing is Standing.UNTRUSTED and not allow_untrusted:
-        raise UntrustedError(verdict.reason)
+        raise UntrustedError(refusal(id_, verdict))
     return verdict
+
+
+def refusal(id_: str, verdict: Verdict) -> str:
+    """Why snapshot ``id_`` may not be restored, in one line."""
+    return f"snapshot {id_[:_SHORT]} is not trusted: {verdict.reason}"
 
 
 def record_own(id_: str) -> None:
@@ -154,8 +159,8 @@ def signature_problem(store: Store, id_: str) -> str | None:
     return None
 
 
-def _untrusted(id_: str, signer: str | None, reason: str) -> Verdict:
-    return Verdict(standing=Standing.UNTRUSTED, signer=signer, reason=f"snapshot {id_[:_SHORT]} is refused: {reason}")
+def _untrusted(signer: str | None, reason: str) -> Verdict:
+    return Verdict(standing=Standing.UNTRUSTED, signer=signer, reason=reason)
 
 
 def _foreign(store: Store, id_: str) -> str | None:

@@ -14,6 +14,7 @@ from cache_tools.plan import Action
 from cache_tools.restore import best_match, execute, plan_restore
 from cache_tools.snapshot import snapshot
 from cache_tools.store import Store
+from cache_tools.trust import record_own
 from envguard.errors import UsageError
 
 from . import helpers
@@ -222,6 +223,7 @@ def test_a_manifest_that_lies_about_a_size_is_refused(filled: Store, tmp_path: P
     honest = filled.read_manifest(filled.resolve("run"))
     lie = dataclasses.replace(honest.entries[0], size=honest.entries[0].size + 1)
     id_, _ = filled.add_manifest(dataclasses.replace(honest, entries=(lie, *honest.entries[1:])))
+    record_own(id_)
     with pytest.raises(CorruptError, match=id_):
         execute(plan_restore(filled, id_, tmp_path / "new", here=HERE))
     assert not (tmp_path / "new").exists()
