@@ -44,9 +44,8 @@ def main() -> int:
                 wrong += readers.pass_over(case)
     for kind, count in sorted(done.items()):
         print(f"{kind:<12}{count:>8}")
-    print(
-        f"{'all':<12}{done.total():>8}  {len(wrong)} not noticed; {readers.restores} restored too; {time.perf_counter() - started:.0f} s"
-    )
+    seconds = time.perf_counter() - started
+    print(f"{'all':<12}{done.total():>8}  {len(wrong)} not noticed; {readers.restores} restored too; {seconds:.0f} s")
     for one in wrong[:20]:
         print(f"PASSED: {one}")
     return int(bool(wrong))
