@@ -23,7 +23,8 @@ from pathlib import Path
 
 from cache_tools import blobs, manifest
 from cache_tools.errors import CorruptError
-from cache_tools.manifest import ID, Manifest
+from cache_tools.manifest import ID, MAX_ENTRY_BYTES, Manifest
+from cache_tools.plainfile import read_plain
 from envguard import atomic
 from envguard.errors import UsageError
 
@@ -74,7 +75,7 @@ class Store:
             OSError: the disk is full or the store unwritable; nothing half written is visible then.
         """
         path = self.blob_path(sha256)
-        if path.exists() and blobs.is_intact(path.read_bytes()):
+        if path.exists() and blobs.is_intact(read_plain(path, limit=2 * MAX_ENTRY_BYTES)):
             return False  # a damaged one is written again: trusting it would lose this snapshot
         path.parent.mkdir(mode=0o700, exist_ok=True)
         atomic.write_bytes(path, blobs.encode(data), mode=_FILE_MODE)
@@ -88,7 +89,7 @@ class Store:
         """
         path = self.blob_path(sha256)
         try:
-            blob = path.read_bytes()
+            blob = read_plain(path, limit=2 * MAX_ENTRY_BYTES)
         except FileNotFoundError as error:
             raise CorruptError(f"{path} is missing: the store is incomplete") from error
         return blobs.decode(blob, sha256=sha256, limit=limit, origin=path)
@@ -116,8 +117,7 @@ class Store:
         """
         path = self.manifest_path(id_)
         try:
-            size = path.stat().st_size
-            data = path.read_bytes() if size <= MAX_MANIFEST_BYTES else b""
+            data = read_plain(path, limit=MAX_MANIFEST_BYTES)
         except FileNotFoundError as error:
             raise CorruptError(f"{path} is missing: the store is incomplete") from error
         if manifest.id_of(data) != id_:
@@ -135,7 +135,7 @@ class Store:
             CorruptError: the file is not one id and a newline, or names a snapshot that is not there.
         """
         path = self.ref_path(name)
-        data = path.read_bytes()
+        data = read_plain(path, limit=65)
         if len(data) != 65 or not data.endswith(b"\n") or not ID.fullmatch(data[:-1].decode("ascii", "replace")):
             raise CorruptError(f"{path} does not hold a snapshot id: delete it and name the snapshot again")
         id_ = data[:-1].decode()
@@ -190,7 +190,7 @@ def open_store(root: Path) -> Store:
         CorruptError: there is something else, or a store of another format.
     """
     try:
-        config = (root / "config.json").read_bytes()
+        config = read_plain(root / "config.json", limit=len(CONFIG))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(f"{root} is not a cache store: make one with: dflash cache snapshot --store {root}") from error
     if config != CONFIG:

@@ -18,6 +18,7 @@ from cache_tools import manifest, signing
 from cache_tools.errors import CorruptError, UntrustedError, storage_errors
 from cache_tools.keyring import Keyring, open_keyring
 from cache_tools.manifest import Manifest
+from cache_tools.plainfile import read_plain
 from cache_tools.signing import Signature, SigningKey
 from cache_tools.store import Store
 from envguard import atomic
@@ -134,12 +135,9 @@ def read_signature(store: Store, id_: str) -> Signature | None:
     """
     path = store.signature_path(id_)
     try:
-        with path.open("rb") as handle:
-            data = handle.read(signing.MAX_FILE_BYTES + 1)
+        data = read_plain(path, limit=signing.MAX_FILE_BYTES)
     except FileNotFoundError:
         return None
-    except IsADirectoryError as error:
-        raise CorruptError(f"{path} is a directory where a signature belongs: remove it") from error
     return signing.from_bytes(data, origin=str(path))
 
 

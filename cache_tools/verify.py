@@ -140,13 +140,14 @@ class _Check:
         """Every file, known by where it lies; manifests before blobs, since they tell the sizes."""
         for id_ in self.store.ids():
             self.manifest(id_)
+            self.signature(id_)
         for path, status in walk(self.store.root):
             file = self.store.root / path
             if status is None or file.name.startswith(".tmp-"):
                 continue
             self.bytes += status.st_size
             if file.parent == self.store.root / "snapshots" and file.suffix == ".sig" and ID.fullmatch(file.stem):
-                self.signature(file.stem)
+                self.signature(file.stem)  # again, or that of a snapshot which is not there
                 continue
             digest = file.name
             if ID.fullmatch(digest) and file == self.store.blob_path(digest):
