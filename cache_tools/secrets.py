@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,8 @@ _HARMLESS = re.compile(r"[01]?|true|false|yes|no|on|off|none|[/~.].*", re.IGNORE
 """Switches and paths: ``HF_TOKEN_PATH=/run/secrets/hf`` says where a secret is, not what it is."""
 MIN_VALUE = 8
 """Characters from which a value of this environment is looked for: shorter ones are found everywhere by chance."""
+OVERLAP = 8192
+"""Bytes of a piece that are looked at again with the next: no token of a known form is longer."""
 LISTED = 10
 VARIABLE = "environment variable"
 _BINARY = (".so", ".o", ".cubin", ".hsaco", ".spv")
@@ -100,6 +102,14 @@ class Scanner:
             self._found.update(self._classify(path, match.group()))
         if len(self._home) > 2 and self._home in data:
             self._homes.add(path)
+
+    def through(self, path: str, kind: Kind, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The pieces of one large file, looked at on their way."""
+        before = b""
+        for chunk in chunks:
+            self.look(path, kind, before + chunk)
+            before = chunk[-OVERLAP:]
+            yield chunk
 
     def look_at_rest(self, store: Store, entries: Iterable[ManifestEntry]) -> None:
         """Look, in the store, at every entry that ``look`` has not seen.

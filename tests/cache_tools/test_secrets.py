@@ -141,6 +141,16 @@ def test_machine_code_is_not_looked_at_and_all_text_is() -> None:
     assert {one.path for one in scanner.findings} == set(looked)
 
 
+@pytest.mark.parametrize("at", [0, 1, 5, 19])
+def test_a_large_file_is_looked_at_in_pieces(at: int) -> None:
+    """A secret that lies across two pieces is found, and the pieces come out as they went in."""
+    secret = EXAMPLES["AWS access key"].encode()
+    pieces = [b"x" * 9000 + b" " + secret[:at], secret[at:] + b" " + b"y" * 9000, b"", b"z"]
+    scanner = Scanner(Policy.WARN, {})
+    assert list(scanner.through(GRAPH, Kind.FXGRAPH, iter(pieces))) == pieces
+    assert [one.kind for one in scanner.findings] == ["AWS access key"]
+
+
 def test_home_is_told_but_is_no_finding() -> None:
     scanner = Scanner(Policy.FAIL, {}, home=Path("/home/somebody"))
     scanner.look(GRAPH, Kind.FXGRAPH, b"File /home/somebody/model.py")
