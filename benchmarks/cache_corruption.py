@@ -34,7 +34,7 @@ def main() -> int:
         os.environ["DFLASH_CACHE_TRUST"] = str(root / "trust")
         store = damage.make_store(root)
         readers = damage.Readers(store, root / "target", restore_every=arguments.restore_every)
-        bits = 1 + arguments.cases // len(damage.files(store))
+        bits = 1 + arguments.cases // (2 * len(damage.files(store)))
         started = time.perf_counter()
         done: Counter[str] = Counter()
         wrong: list[str] = []

@@ -27,7 +27,7 @@ from . import helpers
 HERE = helpers.fingerprint()
 UNCHECKED = ("lock", "stamp")
 """Files with one of these in their name hold nothing that can be damaged."""
-ALL_BITS = 64
+ALL_BITS = 128
 """Files of up to so many bytes have every bit flipped."""
 
 
