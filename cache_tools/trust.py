@@ -120,7 +120,9 @@ def sign(store: Store, id_: str, key: SigningKey, *, replace: bool = False) -> S
     content = store.read_manifest(id_)
     before = None if replace else read_signature(store, id_)
     if before is not None and before.key != key.public:
-        raise UsageError(f"snapshot {id_[:_SHORT]} is signed by {before.key}: add --replace to sign it instead")
+        raise UsageError(
+            f"snapshot {id_[:_SHORT]} is signed by {before.key}; dflash cache sign --replace signs it instead"
+        )
     signature = key.sign(manifest.to_bytes(content))
     with storage_errors(f"signing {id_[:_SHORT]}"):
         atomic.write_bytes(store.signature_path(id_), signing.to_bytes(signature), mode=0o600)

@@ -288,7 +288,7 @@ def test_anothers_signature_is_replaced_only_on_request(filled: Store, tmp_path:
     alice, bob = new_key(tmp_path), new_key(tmp_path, "bob")
     sign(filled, id_, alice)
     assert sign(filled, id_, alice).key == alice.public
-    with pytest.raises(UsageError, match=f"is signed by {alice.public}: add --replace"):
+    with pytest.raises(UsageError, match=f"is signed by {alice.public}; dflash cache sign --replace"):
         sign(filled, id_, bob)
     sign(filled, id_, bob, replace=True)
     found = trust.read_signature(filled, id_)
