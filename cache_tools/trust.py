@@ -170,7 +170,10 @@ def _foreign(store: Store, id_: str) -> str | None:
 
 
 def _not_mine(path: Path) -> str | None:
-    status = path.stat()
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return f"{path} is gone"
     if status.st_uid != os.geteuid():
         return f"{path} belongs to user {status.st_uid}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):

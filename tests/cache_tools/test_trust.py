@@ -21,7 +21,7 @@ from cache_tools.snapshot import snapshot
 from cache_tools.store import Store, open_store
 from cache_tools.trust import Standing, judge, sign
 from cache_tools.verify import list_snapshots, verify_store
-from envguard.errors import UsageError
+from envguard.errors import ToolError, UsageError
 
 from . import helpers
 from .test_cli import Cli
@@ -208,6 +208,14 @@ def test_a_manifest_under_the_id_of_another(filled: Store, tmp_path: Path) -> No
     changed = dataclasses.replace(plan, manifest=dataclasses.replace(plan.manifest, entries=(entry,)))
     with pytest.raises(UntrustedError, match="manifest is that of another snapshot"):
         execute(changed)
+
+
+def test_a_snapshot_that_goes_away_after_planning_is_refused(filled: Store, tmp_path: Path) -> None:
+    plan = plan_restore(filled, "run", tmp_path / "new", here=HERE)
+    filled.manifest_path(plan.id).unlink()
+    with pytest.raises(ToolError, match=plan.id[:12]):
+        execute(plan)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_store_that_somebody_else_can_write_is_not_ones_own(filled: Store, tmp_path: Path) -> None:
