@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -19,7 +20,8 @@ COMPILE_ID = "two-layers"
 
 
 def opened(place: Path, compile_id: str = COMPILE_ID) -> CacheState:
-    return open_cache(str(place / "store"), compile_id)
+    with contextlib.ExitStack() as held:
+        return open_cache(str(place / "store"), compile_id, held)
 
 
 @pytest.fixture
