@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cache_tools import cli_trust
+from cache_tools.options import CACHE_HELP, JsonOption, KeyOption, SecretsOption, StoreOption
 from envguard import cliutil
 from envguard.errors import CORRUPT, OK, UsageError
 
@@ -26,23 +28,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-StoreOption = Annotated[
-    Path | None,
-    typer.Option("--store", help="The store of snapshots.  [default: $DFLASH_CACHE_STORE, else the data directory]"),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-CACHE_HELP = "The cache directory.  [default: $TORCHINDUCTOR_CACHE_DIR, else torch's own default]"
-
 
 @app.command("snapshot")
 def snapshot_command(
     name: Annotated[str, typer.Option("--name", help="What to call the snapshot.")],
     cache_dir: Annotated[Path | None, typer.Argument(help=CACHE_HELP, show_default=False)] = None,
+    sign: Annotated[bool, typer.Option("--sign", help="Sign it, so that others may restore it.")] = False,
+    key: KeyOption = None,
+    secrets: SecretsOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Keep the whole cache directory as a snapshot."""
-    from cache_tools import paths, render
+    from cache_tools import paths, render, trust, trust_commands
     from cache_tools.observe import observe
     from cache_tools.snapshot import snapshot
     from cache_tools.store import check_name, create_store
@@ -51,10 +49,20 @@ def snapshot_command(
     source = cache_dir or paths.default_cache_dir()
     if not source.is_dir():
         raise UsageError(f"{source} is not a directory: give the cache that torch writes")
+    signer = trust_commands.signing_key(key, wanted=sign)
+    scanner = trust_commands.scanner(secrets, shared=sign)
     vault = create_store(store or paths.default_store_dir())
     done = snapshot(
-        vault, source, name=name, fingerprint=observe(), on_progress=render.ProgressLine(f"snapshot {name}")
+        vault,
+        source,
+        name=name,
+        fingerprint=observe(),
+        scanner=scanner,
+        on_progress=render.ProgressLine(f"snapshot {name}"),
     )
+    if signer:
+        trust.sign(vault, done.id, signer)
+    trust_commands.tell(scanner, shared=sign)
     if json:
         render.emit_json(
             {
@@ -65,12 +73,15 @@ def snapshot_command(
                 "bytes": done.bytes,
                 "blobs_written": done.blobs_written,
                 "skipped": dict(done.skipped),
+                "signed_by": signer.public if signer else None,
+                **trust_commands.findings_document(scanner),
                 "cache_dir": str(source),
                 "store": str(vault.root),
             }
         )
         return
     state = f"{done.blobs_written} new blobs" if done.new else "unchanged"
+    state += ", signed" if signer else ""
     render.out(f"{name}  {done.id[: render.SHORT]}  {done.entries} entries, {render.human_bytes(done.bytes)}, {state}")
     if left := ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()):
         cliutil.say(f"left out: {left}")
@@ -86,6 +97,9 @@ def restore_command(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and stop.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Restore although fatal fields differ.")] = False,
+    allow_untrusted: Annotated[
+        bool, typer.Option("--allow-untrusted", help="Restore, and so run, code that nobody you trust vouches for.")
+    ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -98,7 +112,9 @@ def restore_command(
         raise UsageError("--replace and --merge exclude each other: give one")
     vault = open_store(store or paths.default_store_dir())
     mode = Mode.REPLACE if replace else Mode.MERGE
-    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode)
+    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode, allow_untrusted=allow_untrusted)
+    if plan.trust.reason:
+        cliutil.say(f"warning: UNTRUSTED code, allowed by --allow-untrusted: {plan.trust.reason}")
     refused = bool(plan.comparison.fatal) and not force
     for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
         cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
@@ -169,6 +185,72 @@ def verify_command(
         report.print_verification(checked, live, bad, repaired)
     remaining = repaired.busy if repaired else bad
     raise typer.Exit(CORRUPT if remaining or (checked and checked.problems) else OK)
+
+
+@app.command("prune")
+def prune_command(
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", metavar="N", help="Keep the N most recently used snapshots.")
+    ] = None,
+    keep_within: Annotated[
+        str | None, typer.Option("--keep-within", metavar="DURATION", help="Keep those used within 12h, 7d, 4w.")
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option("--max-size", metavar="SIZE", help="Keep the most recently used that fit: 500MB, 20GB."),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="DURATION", help="Leave alone what no snapshot names for so long.")
+    ] = "1h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and stop.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove snapshots that no rule keeps, and the space they took; pinned ones and those in use stay."""
+    from cache_tools import paths, prune, prune_report, render, units
+    from cache_tools.store import open_store
+
+    rules = prune.Rules(
+        keep_last=keep_last,
+        keep_within=units.seconds(keep_within) if keep_within else None,
+        max_size=units.size(max_size) if max_size else None,
+        grace=units.seconds(grace),
+    )
+    vault = open_store(store or paths.default_store_dir())
+    plan = prune.plan_prune(vault, rules)
+    done = None if dry_run else prune.execute(plan, on_progress=render.ProgressLine("prune"))
+    prune_report.print_prune(plan, done, json=json)
+
+
+@app.command("pin")
+def pin_command(
+    name: Annotated[str, typer.Argument(help="A snapshot's name, id, or the beginning of its id.", show_default=False)],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let prune never remove a snapshot (this one, not what its name stands for later)."""
+    from cache_tools import paths, pins, render
+    from cache_tools.store import open_store
+
+    id_ = pins.pin(open_store(store or paths.default_store_dir()), name)
+    render.emit_json({"id": id_, "pinned": True}) if json else render.out(f"{id_[: render.SHORT]}  pinned")
+
+
+@app.command("unpin")
+def unpin_command(
+    name: Annotated[str, typer.Argument(help="A snapshot's name, id, or the beginning of its id.", show_default=False)],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Undo pin."""
+    from cache_tools import paths, pins, render
+    from cache_tools.store import open_store
+
+    id_ = pins.unpin(open_store(store or paths.default_store_dir()), name)
+    render.emit_json({"id": id_, "pinned": False}) if json else render.out(f"{id_[: render.SHORT]}  not pinned")
+
+
+cli_trust.register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

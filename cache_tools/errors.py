@@ -24,6 +24,18 @@ class CorruptError(errors.ToolError):
     exit_code = errors.CORRUPT
 
 
+class UntrustedError(errors.ToolError):
+    """A snapshot that is neither this user's own nor signed by a trusted key: restoring it runs somebody's code."""
+
+    exit_code = errors.UNTRUSTED
+
+
+class SecretsError(errors.ToolError):
+    """A snapshot that is to be shared holds what looks like a secret; one line a finding, never the value."""
+
+    exit_code = errors.FINDINGS
+
+
 class StorageError(errors.ToolError):
     """The file system refused: full, read-only, not permitted. What was there before is untouched."""
 

@@ -133,9 +133,12 @@ def _inductor_env(environ: Mapping[str, str]) -> str | None:
     """The variables that set an inductor option; a value may be a secret, so a long one is stored as its digest."""
     names = [name for name in environ if name.startswith("TORCHINDUCTOR_") and name not in _IGNORED_ENV]
     names += [name for name in _EXTRA_ENV if name in environ]
-    shown = (value if len(value := environ[name]) <= 8 else f"sha256:{_digest(value)}" for name in sorted(names))
+    shown = (
+        value if len(value := environ[name]) <= 8 and value.isprintable() else f"sha256:{_digest(value)}"
+        for name in sorted(names)
+    )
     return " ".join(f"{name}={value}" for name, value in zip(sorted(names), shown, strict=True)) or None
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Where things are by default: the cache that torch writes and the store that holds its snapshots.
+"""Where things are by default: the cache that torch writes, the store of its snapshots, and whom the user trusts.
 
 In: environment variables and the user's name. Out: paths; nothing is created and torch is not imported.
 The rules for the cache are those of ``torch/_inductor/runtime/cache_dir_utils.py`` in torch 2.11.
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 STORE_VARIABLE = "DFLASH_CACHE_STORE"
+TRUST_VARIABLE = "DFLASH_CACHE_TRUST"
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -34,3 +35,13 @@ def default_store_dir(environ: Mapping[str, str] = os.environ) -> Path:
     import platformdirs
 
     return Path(platformdirs.user_data_dir("dflash", appauthor=False)) / "cache-store"
+
+
+def default_trust_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """``$DFLASH_CACHE_TRUST``, else ``cache-trust`` in the platform's configuration directory."""
+    configured = environ.get(TRUST_VARIABLE)
+    if configured:
+        return Path(configured).absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("dflash", appauthor=False)) / "cache-trust"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from cache_tools.observe import observe
 from cache_tools.relocate import is_group
 from cache_tools.store import Store
 from cache_tools.target import check_target
+from cache_tools.trust import Standing, Verdict, judge, refusal, require
 from envguard import atomic
 from envguard.errors import UsageError
 
@@ -67,6 +69,8 @@ class RestorePlan:
     manifest: Manifest
     target: Path
     mode: Mode
+    trust: Verdict
+    """Untrusted only where the caller allowed it."""
     comparison: Comparison
     whole: bool
     """The directory appears at once (it is absent, or is swapped)."""
@@ -78,32 +82,56 @@ class RestorePlan:
         return sum(planned is action for planned, _ in self.actions)
 
 
-def best_match(store: Store, fingerprint: Fingerprint, compile_id: str | None) -> Match | None:
-    """The newest snapshot with no fatal difference and, if given, that compile id; None if there is none.
+def best_match(
+    store: Store, fingerprint: Fingerprint, compile_id: str | None, *, say: Callable[[str], None] = log.warning
+) -> Match | None:
+    """The newest trusted snapshot with no fatal difference and, if given, that compile id; None if there is none.
 
-    A damaged manifest cannot match; it is logged as a warning and ``verify`` reports it.
+    A damaged one cannot match, and an untrusted one must not; ``say`` is told of each that was passed over.
     """
     best: Match | None = None
     for id_ in store.ids():
         try:
             found = store.read_manifest(id_)
         except CorruptError as error:
-            log.warning("%s", error)
+            say(str(error))
             continue
         if compile_id is not None and found.compile_id != compile_id:
             continue
         comparison = compare(found.fingerprint, fingerprint, gpu_kernels=found.gpu_kernels)
-        if not comparison.fatal and (best is None or found.created > best.manifest.created):
+        if comparison.fatal or (best is not None and found.created <= best.manifest.created):
+            continue
+        if _may_be_used(store, id_, found, say):
             best = Match(id=id_, manifest=found, comparison=comparison)
     return best
 
 
+def _may_be_used(store: Store, id_: str, content: Manifest, say: Callable[[str], None]) -> bool:
+    try:
+        verdict = judge(store, id_, content)
+    except CorruptError as error:  # of the signature: somebody else's may be hidden behind the damage
+        say(str(error))
+        return False
+    if verdict.standing is Standing.UNTRUSTED:
+        say(refusal(id_, verdict))
+    return verdict.standing is not Standing.UNTRUSTED
+
+
 def plan_restore(
-    store: Store, ref_or_id: str, target: Path, *, mode: Mode | str = Mode.MERGE, here: Fingerprint | None = None
+    store: Store,
+    ref_or_id: str,
+    target: Path,
+    *,
+    mode: Mode | str = Mode.MERGE,
+    here: Fingerprint | None = None,
+    allow_untrusted: bool = False,
 ) -> RestorePlan:
     """Plan to restore a snapshot to ``target``; ``here``: the fingerprint to judge by, by default this machine's.
 
+    ``allow_untrusted`` takes a snapshot of anybody: the code in it runs as this user.
+
     Raises:
+        UntrustedError: the snapshot is neither this user's own nor signed by a trusted key.
         UsageError: no such snapshot, or a target that is unsafe, or exists although ``mode`` is ``absent``.
         CorruptError: the snapshot's name or manifest is damaged.
         CheckCrashed: this machine cannot be fingerprinted.
@@ -113,6 +141,7 @@ def plan_restore(
     id_ = store.resolve(ref_or_id)
     content = store.read_manifest(id_)
     check_target(target)
+    trusted = require(store, id_, content, allow_untrusted=allow_untrusted)
     if mode is Mode.ABSENT and target.exists():
         raise UsageError(f"{target} exists: remove it or choose merge or replace")
     comparison = compare(content.fingerprint, here or observe(), gpu_kernels=content.gpu_kernels)
@@ -126,6 +155,7 @@ def plan_restore(
         manifest=content,
         target=target,
         mode=mode,
+        trust=trusted,
         comparison=comparison,
         whole=whole,
         actions=actions,

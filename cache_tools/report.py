@@ -12,6 +12,7 @@ from cache_tools.fingerprint import Fingerprint, compare
 from cache_tools.live import BadFile, Quarantine
 from cache_tools.plan import Action, RestorePlan
 from cache_tools.render import SHORT, emit_json, field_json, human_bytes, out, table, verdict
+from cache_tools.trust import Verdict
 from cache_tools.verify import Listed, Verification
 
 
@@ -21,9 +22,17 @@ def plan_document(plan: RestorePlan) -> dict[str, object]:
         "id": plan.id,
         "target": str(plan.target),
         "mode": plan.mode.value,
+        "trust": trust_document(plan.trust),
         "compatible": not plan.comparison.fatal,
         "differences": [field_json(field) for field in (*plan.comparison.fatal, *plan.comparison.degrading)],
     }
+
+
+def trust_document(verdict: Verdict | None) -> dict[str, object] | None:
+    """Whether a snapshot may be restored, for programs."""
+    if verdict is None:
+        return None
+    return {"standing": verdict.standing.value, "signer": verdict.signer, "reason": verdict.reason or None}
 
 
 def print_plan(plan: RestorePlan, *, status: str, json: bool) -> None:
@@ -44,7 +53,7 @@ def listing(found: Sequence[Listed], here: Fingerprint | None) -> list[dict[str,
 
 def listing_table(rows: Sequence[dict[str, object]]) -> str:
     """The records as aligned text."""
-    columns = ("name", "id", "bytes", "entries", "torch", "cpu_isa", "gpu", "created", "fits")
+    columns = ("name", "id", "bytes", "entries", "torch", "cpu_isa", "gpu", "created", "trust", "fits")
     cells = [[_cell(column, row) for column in columns] for row in rows]
     return table([column.upper().replace("BYTES", "SIZE") for column in columns], cells)
 
@@ -69,6 +78,7 @@ def _row(one: Listed, fits: str) -> dict[str, object]:
         "compile_id": content.compile_id if content else None,
         "build_ms": content.build_ms if content else None,
         "created": content.created if content else None,
+        "trust": str(one.trust) if one.trust else None,
         "fits": fits,
         "problem": one.problem,
     }

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_trust(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A trust directory of this session: what its tests snapshot is theirs, and the user's own is not touched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DFLASH_CACHE_TRUST", os.fspath(tmp_path_factory.mktemp("trust") / "cache-trust"))
+        yield
 
 
 @pytest.fixture(autouse=True)

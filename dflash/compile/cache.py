@@ -6,13 +6,17 @@ run's entries. Built on ``cache_tools``; it decides when, not how. It imports no
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import cache_tools
 from cache_tools.fingerprint import Fingerprint
+from cache_tools.keyring import open_keyring
+from cache_tools.lease import using
 from cache_tools.observe import observe
 from cache_tools.plan import Match
+from cache_tools.secrets import Policy, Scanner, lines
 from cache_tools.snapshot import snapshot
 from cache_tools.store import Store
 from dflash.console import say
@@ -31,10 +35,12 @@ class CacheState:
     files_added: int
 
 
-def open_cache(store_dir: str, compile_id: str) -> CacheState:
-    """Move broken shared objects aside, restore the best match (merging: what is there stays).
+def open_cache(store_dir: str, compile_id: str, held: contextlib.ExitStack) -> CacheState:
+    """Move broken shared objects aside, restore the best match that is trusted (merging:
+    what is there stays).
 
-    A process killed while g++ links leaves a 0-byte .so that torch would trust for ever.
+    A process killed while g++ links leaves a 0-byte .so that torch would trust for ever. ``held`` gets a lease on the
+    snapshot, so that no prune removes it while the run lasts.
 
     Raises:
         ToolError: the store is of an unknown format, or the cache directory is unsafe or unwritable.
@@ -48,9 +54,11 @@ def open_cache(store_dir: str, compile_id: str) -> CacheState:
             f"(first: {moved[0].path}, {moved[0].reason})"
         )
     here = observe()
-    match = cache_tools.best_match(store, here, compile_id)
+    open_keyring().prepare()  # what this run compiles is restored next time only if it can be recorded as ours
+    match = cache_tools.best_match(store, here, compile_id, say=lambda why: say(f"cache: passed over: {why}"))
     added = 0
     if match is not None:
+        held.enter_context(using(store.root, match.id))
         plan = cache_tools.plan_restore(store, match.id, directory, here=here)
         result = cache_tools.execute(plan)
         added = result.added + result.repaired
@@ -74,6 +82,7 @@ def keep_entries(state: CacheState, used: frozenset[str], *, build_ms: int | Non
         held = {entry.path for entry in state.match.manifest.entries}
         if used <= held:
             return state.match.id
+    scanner = Scanner(Policy.WARN)
     result = snapshot(
         state.store,
         state.directory,
@@ -83,5 +92,8 @@ def keep_entries(state: CacheState, used: frozenset[str], *, build_ms: int | Non
         only=used,
         parent=state.match.id if state.match else None,
         build_ms=build_ms if build_ms is not None or state.match is None else state.match.manifest.build_ms,
+        scanner=scanner,
     )
+    for line in lines(scanner.findings):
+        say(f"cache: warning: {line}; do not share the snapshot")
     return result.id
