@@ -13,7 +13,7 @@ import errno
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from cache_tools.intake import BATCH, Progress, workers
 from cache_tools.manifest import ManifestEntry
 from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_restore
 from cache_tools.relocate import expand, is_group
-from cache_tools.target import check_target, exchange, make_parents, staging_directory
+from cache_tools.target import check_target, exchange, make_parents, staging_directory, sweep_staging
 from cache_tools.trust import Standing, require
 from envguard import fsops
 from envguard.errors import UsageError
@@ -61,10 +61,12 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
         if plan.comparison.fatal and not force:
             raise IncompatibleError(_refusal(plan))
         stamps.mark_used(plan.store.root, plan.id)
-        if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
-            return _result(plan, Counter(), 0)
         # A merge stages inside the target: it may be a mount point, and a link cannot leave a file system.
         where = plan.target.parent if plan.whole else plan.target
+        sweep_staging(plan.target.parent, plan.target.name)
+        sweep_staging(plan.target, plan.target.name)
+        if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
+            return _result(plan, Counter(), 0)
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         with staging_directory(where, plan.target.name) as staging:
             written = _stage(plan, staging, on_progress)
@@ -93,9 +95,7 @@ def _refusal(plan: RestorePlan) -> str:
 def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> int:
     """Write every file that is needed, verified and durable, under ``staging``; the bytes written."""
     needed = [entry for action, entry in plan.actions if action in (Action.ADD, Action.REPAIR)]
-    folders = {""} | {entry.path.rpartition("/")[0] for entry in needed}
-    for folder in sorted(folders):
-        make_parents(staging, f"{folder}/")
+    folders = _make_folders(staging, needed)
     total, done = sum(entry.size for entry in needed), 0
     batches = [needed[at : at + BATCH] for at in range(0, len(needed), BATCH)]
     with ThreadPoolExecutor(workers()) as pool:
@@ -104,8 +104,21 @@ def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> in
             if on_progress:
                 on_progress(done, total)
     root = os.fspath(staging)
-    fsops.sync_tree(staging, [f"{root}/{entry.path}" for entry in needed], [item[0] for item in os.walk(staging)])
+    fsops.sync_tree(staging, [f"{root}/{entry.path}" for entry in needed], folders)
     return done
+
+
+def _make_folders(staging: Path, needed: Sequence[ManifestEntry]) -> list[str]:
+    """Create every folder of ``needed`` in the new directory ``staging``; all of them, ``staging`` too."""
+    made = {""}
+    for entry in needed:
+        folder = ""
+        for part in entry.path.split("/")[:-1]:
+            folder = f"{folder}/{part}"
+            if folder not in made:
+                fsops.mkdir(f"{staging}{folder}", mode=0o755)
+                made.add(folder)
+    return [f"{staging}{folder}" for folder in made]
 
 
 def _stage_one(plan: RestorePlan, staging: Path, entry: ManifestEntry) -> int:
