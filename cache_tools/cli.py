@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cache_tools import cli_understand
 from envguard import cliutil
 from envguard.errors import CORRUPT, OK, UsageError
 
@@ -86,6 +87,7 @@ def restore_command(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and stop.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Restore although fatal fields differ.")] = False,
+    strict: cli_understand.StrictOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -98,7 +100,7 @@ def restore_command(
         raise UsageError("--replace and --merge exclude each other: give one")
     vault = open_store(store or paths.default_store_dir())
     mode = Mode.REPLACE if replace else Mode.MERGE
-    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode)
+    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode, strict=strict)
     refused = bool(plan.comparison.fatal) and not force
     for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
         cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
@@ -151,6 +153,8 @@ def verify_command(
     """Check every bit of a store, or a cache directory that torch writes."""
     from cache_tools import paths, render, report
     from cache_tools.live import check_live, quarantine
+    from cache_tools.notes import notes
+    from cache_tools.scan import scan
     from cache_tools.verify import verify_store
 
     if repair and live is None:
@@ -162,13 +166,22 @@ def verify_command(
         root = store or paths.default_store_dir()
         checked = verify_store(root, names or (), on_progress=render.ProgressLine("verify"))
     bad = check_live(live, deep=True) if live else ()
+    remarks = notes(live, scan(live)) if live else ()
     repaired = quarantine(live, bad) if live and repair and bad else None
     if json:
-        render.emit_json(report.verification_document(checked, live, bad, repaired))
+        render.emit_json(report.verification_document(checked, live, bad, repaired, remarks))
     else:
         report.print_verification(checked, live, bad, repaired)
+    for remark in remarks:
+        cliutil.say(f"note: {remark.message}")
     remaining = repaired.busy if repaired else bad
     raise typer.Exit(CORRUPT if remaining or (checked and checked.problems) else OK)
+
+
+app.command("show")(cli_understand.show_command)
+app.command("diff")(cli_understand.diff_command)
+app.command("explain")(cli_understand.explain_command)
+app.command("stats")(cli_understand.stats_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

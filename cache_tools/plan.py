@@ -99,9 +99,17 @@ def best_match(store: Store, fingerprint: Fingerprint, compile_id: str | None) -
 
 
 def plan_restore(
-    store: Store, ref_or_id: str, target: Path, *, mode: Mode | str = Mode.MERGE, here: Fingerprint | None = None
+    store: Store,
+    ref_or_id: str,
+    target: Path,
+    *,
+    mode: Mode | str = Mode.MERGE,
+    here: Fingerprint | None = None,
+    strict: bool = False,
 ) -> RestorePlan:
     """Plan to restore a snapshot to ``target``; ``here``: the fingerprint to judge by, by default this machine's.
+
+    ``strict``: differences that are rarely harmful (libraries of torch, autocast) forbid a restore too.
 
     Raises:
         UsageError: no such snapshot, or a target that is unsafe, or exists although ``mode`` is ``absent``.
@@ -115,7 +123,7 @@ def plan_restore(
     check_target(target)
     if mode is Mode.ABSENT and target.exists():
         raise UsageError(f"{target} exists: remove it or choose merge or replace")
-    comparison = compare(content.fingerprint, here or observe(), gpu_kernels=content.gpu_kernels)
+    comparison = compare(content.fingerprint, here or observe(), gpu_kernels=content.gpu_kernels, strict=strict)
     whole = mode is Mode.REPLACE or not target.exists()
     ordered = sorted(content.entries, key=lambda entry: (RESTORE_ORDER[entry.kind], entry.path))
     with storage_errors(f"reading {target}"):
