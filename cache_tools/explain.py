@@ -114,7 +114,7 @@ def explain_run(
         where, lookups = cache_dir or default_cache_dir(), read_trace(run)
         missed = {lookup.key for lookup in lookups if lookup.outcome is not Outcome.HIT}
         present = {cache: names - missed for cache, names in records.keys_present(where).items()}
-    return explain_lookups(lookups, _cached(where, present, snapshots or {}), cache_dir=where)
+    return explain_lookups(lookups, cached_in(where, present, snapshots or {}), cache_dir=where)
 
 
 def explain_lookups(lookups: Iterable[Lookup], cached: Cached, *, cache_dir: Path) -> Explanation:
@@ -124,12 +124,15 @@ def explain_lookups(lookups: Iterable[Lookup], cached: Cached, *, cache_dir: Pat
     return Explanation(cache_dir=cache_dir, lookups=explained, groups=_groups(explained))
 
 
-def _cached(where: Path, present: Mapping[Cache, frozenset[str]], snapshots: Mapping[str, tuple[str, ...]]) -> Cached:
+def cached_in(
+    where: Path, present: Mapping[Cache, frozenset[str]], snapshots: Mapping[str, tuple[str, ...]] | None = None
+) -> Cached:
+    """What is known of the ``present`` keys of the cache at ``where``; ``snapshots`` as in ``explain_run``."""
     known = {one: found for one, found in records.read_cache(where).items() if one[1] in present[one[0]]}
     for key in sorted(present[Cache.FX]):
         if (Cache.FX, key) not in known and (found := records.read_entry(where, key)):
             known[Cache.FX, key] = found
-    return Cached(present=present, components=known, in_snapshots=snapshots)
+    return Cached(present=present, components=known, in_snapshots=snapshots or {})
 
 
 def _explain(lookup: Lookup, cached: Cached) -> Explained:
@@ -217,4 +220,4 @@ def _because(one: Explained) -> str:
         case Cause.UNRECORDED:
             return "no cached entry has their keys (what those keys were made of was not recorded)"
         case _:
-            return f"the cache held no {one.lookup.cache.value} entry"
+            return "nothing was cached"

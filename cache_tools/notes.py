@@ -36,7 +36,7 @@ def notes(cache_dir: Path, found: Scan) -> tuple[Note, ...]:
         sizes = {entry.path: entry.size for entry in found.entries}
         extra = [path for paths in duplicates.values() for path in paths[1:]]
         message = (
-            f"{len(duplicates)} graphs have {len(extra)} entries too many ({sum(sizes[path] for path in extra)} bytes): "
+            f"{len(duplicates)} graphs have {len(extra)} entries too many, {sum(sizes[path] for path in extra)} bytes: "
             "processes that raced compiled them several times; harmless"
         )
         remarks.append(Note(id="duplicates", message=message))

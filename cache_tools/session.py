@@ -12,24 +12,28 @@ look-ups recorded, and on a clean exit a snapshot of exactly what was used. It i
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cache_tools import records
-from cache_tools.explain import Cached, Explanation, explain_lookups
+from cache_tools.explain import Explanation, cached_in, explain_lookups
 from cache_tools.observe import observe
 from cache_tools.paths import CACHE_VARIABLE, default_cache_dir, default_store_dir
 from cache_tools.plan import plan_restore
+from cache_tools.render import field_line
 from cache_tools.restore import RestoreResult, execute
 from cache_tools.snapshot import SnapshotResult, snapshot
 from cache_tools.store import Store, check_name, create_store
 from cache_tools.told import tell
-from cache_tools.trace import CacheTrace
+from cache_tools.trace import Cache, CacheTrace
 from cache_tools.used import used_entries
 from envguard.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 _FIXING = ("torch._dynamo.package", "torch._inductor.codecache", "torch._inductor.runtime.triton_heuristics")
 """Modules of torch 2.11 that read the directory once and for all when they are imported."""
@@ -43,13 +47,14 @@ class Session:
     cache_dir: Path
     restored: RestoreResult | None
     """None where there was no such snapshot yet."""
+    present: Mapping[Cache, frozenset[str]]
+    """Keys that had entries when the block began."""
     trace: CacheTrace = field(default_factory=CacheTrace)
-    cached: Cached
     kept: SnapshotResult | None = None
 
     def explain(self) -> Explanation:
         """Why the graphs so far hit or missed."""
-        return explain_lookups(self.trace.lookups, self.cached, cache_dir=self.cache_dir)
+        return explain_lookups(self.trace.lookups, cached_in(self.cache_dir, self.present), cache_dir=self.cache_dir)
 
 
 @contextlib.contextmanager
@@ -79,12 +84,13 @@ def restored(
     here = observe().with_told({"autocast": autocast})
     result = None
     if keep is None or vault.ref_path(check_name(ref)).exists():
-        result = execute(plan_restore(vault, ref, directory, here=here, strict=strict))
+        plan = plan_restore(vault, ref, directory, here=here, strict=strict)
+        result = execute(plan)
+        for difference in plan.comparison.degrading:
+            log.warning("snapshot %s: %s", ref, field_line(difference))
     before = os.environ.get(CACHE_VARIABLE)
     os.environ[CACHE_VARIABLE] = str(directory)
-    known = {one: found for one, found in records.read_cache(directory).items()}
-    cached = Cached(present=records.keys_present(directory), components=known)
-    session = Session(store=vault, cache_dir=directory, restored=result, cached=cached)
+    session = Session(store=vault, cache_dir=directory, restored=result, present=records.keys_present(directory))
     try:
         with session.trace:
             yield session

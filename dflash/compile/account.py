@@ -1,8 +1,8 @@
 """What compiling cost and what the cache did for it: torch's counters, its look-ups, seconds, native builds.
 
-In: this process during and after its warm-up. Out: ``CompileAccount``, and ``RunKeys`` for ``cache_keys.json``. ``hits``
-and ``misses`` are torch's AOT counters, a bypass counted as a miss; ``fx`` are the inductor graphs below them (forward
-and backward apart).
+In: this process during and after its warm-up. Out: ``CompileAccount``, and ``RunKeys`` for ``cache_keys.json``.
+``hits`` and ``misses`` are torch's AOT counters, a bypass counted as a miss; ``fx`` are the inductor graphs below them
+(forward and backward apart).
 """
 
 from __future__ import annotations

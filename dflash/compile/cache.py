@@ -111,7 +111,8 @@ def keep_entries(
 ) -> str | None:
     """Snapshot the entries that this run wrote or hit, unless the restored snapshot holds them all.
 
-    ``told``: what only torch knows of the fingerprint. ``build_ms``: what compiling took if nothing came from a cache, else None (the restored snapshot's figure is kept).
+    ``told``: what only torch knows of the fingerprint. ``build_ms``: what compiling took if nothing came from a cache,
+    else None (the restored snapshot's figure is kept).
 
     Returns:
         The id of the snapshot that holds them; None where nothing was compiled.
