@@ -200,7 +200,7 @@ def content_problem(file: Path, path: str, kind: Kind, *, deep: bool) -> str | N
 
 def _misnamed(path: str, kind: Kind) -> str:
     if kind in GRAPHS and not SELF_NAME.fullmatch(path.rpartition("/")[2]):
-        return "a foreign pickle: torch names entries by their checksum, and executes whatever lies here"
+        return "a foreign pickle: torch names entries by their checksum, and executes what lies here"
     return "its content does not hash to its name"
 
 

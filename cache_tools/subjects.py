@@ -17,7 +17,8 @@ from cache_tools.errors import storage_errors
 from cache_tools.fingerprint import Comparison, Fingerprint, compare
 from cache_tools.kinds import GPU_KINDS, Kind, kind_of
 from cache_tools.observe import observe
-from cache_tools.scan import scan
+from cache_tools.relocate import is_group, tokenise
+from cache_tools.scan import Entry, scan
 from cache_tools.store import NAME, Store
 from envguard import atomic
 from envguard.errors import UsageError
@@ -109,7 +110,7 @@ def difference(a: Subject, b: Subject, *, strict: bool = False) -> Difference:
 
 def _compare_kind(kind: Kind, a: Mapping[str, Content], b: Mapping[str, Content]) -> KindDifference:
     left, right = ({path for path in side if kind_of(path) is kind} for side in (a, b))
-    differing = tuple(path for path in sorted(left & right) if not _is_same(a[path], b[path]))
+    differing = tuple(path for path in sorted(left & right) if not _is_same(path, a[path], b[path]))
     return KindDifference(
         kind=kind,
         same=len(left & right) - len(differing),
@@ -119,11 +120,11 @@ def _compare_kind(kind: Kind, a: Mapping[str, Content], b: Mapping[str, Content]
     )
 
 
-def _is_same(a: Content, b: Content) -> bool:
-    if a.size != b.size:
-        return False
-    left, right = _digest(a), _digest(b)
-    return left is None or right is None or left == right
+def _is_same(path: str, a: Content, b: Content) -> bool:
+    known = all(content.sha256 or content.file for content in (a, b))
+    if not known:  # a run: it noted sizes, and that of a group file changes with the directory
+        return a.size == b.size or is_group(path)
+    return a.size == b.size and _digest(a) == _digest(b)
 
 
 def _digest(content: Content) -> str | None:
@@ -154,7 +155,15 @@ def _run(path: Path) -> Subject:
 
 
 def _live(path: Path) -> Subject:
-    entries = {
-        entry.path: Content(size=entry.size, sha256=None, file=path / entry.path) for entry in scan(path).entries
-    }
+    with storage_errors(f"reading {path}"):
+        entries = {entry.path: _content(path, entry) for entry in scan(path).entries}
     return Subject(title=f"directory {path}, used here", fingerprint=observe(), entries=entries)
+
+
+def _content(cache_dir: Path, entry: Entry) -> Content:
+    file = cache_dir / entry.path
+    if is_group(entry.path):  # as a snapshot holds it: without the directory in it
+        data = file.read_bytes()
+        data = tokenise(data, cache_dir) or data
+        return Content(size=len(data), sha256=atomic.sha256_bytes(data))
+    return Content(size=entry.size, sha256=None, file=file)

@@ -66,6 +66,20 @@ def made(tmp_path_factory: pytest.TempPathFactory, run_torch: RunTorch) -> Made:
 
 
 @pytest.fixture(scope="session")
+def rich_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache directory with every kind of file that torch and triton write without a GPU: change a copy."""
+    root = tmp_path_factory.mktemp("rich-cache")
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(root / "inductor"), "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    own |= {"TORCH_COMPILE_JOB_ID": "job1", "TORCH_CACHING_PRECOMPILE": "1"}
+    program = str(PROGRAM.with_name("rich_compile.py"))
+    done = subprocess.run(
+        [sys.executable, program], env=os.environ | own, cwd=root, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return root / "inductor"
+
+
+@pytest.fixture(scope="session")
 def torch_cache(made: Made) -> tuple[Path, dict[str, Any]]:
     """A cache directory filled by torch, and what the program that filled it printed."""
     return made.cache_dir, made.result

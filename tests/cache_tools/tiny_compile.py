@@ -44,7 +44,7 @@ def compiled():
     out.float().sum().backward()
     product = torch.compile(lambda a, b: a @ b)
     with torch.autocast("cpu", getattr(torch, dtype)) if dtype else contextlib.nullcontext():
-        dtype_of_product = str(product(x, w).dtype) if asked.get("product") else None
+        dtype_of_product = str(product(x, w.detach()).dtype) if asked.get("product") else None
     aot = counters["aot_autograd"]
     result.update(
         hits=aot["autograd_cache_hit"],
