@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cache_tools.plan import plan_restore as plan_restore
     from cache_tools.restore import execute as execute
     from cache_tools.session import restored as restored
+    from cache_tools.stable import stable_keys as stable_keys
     from cache_tools.store import Store as Store
     from cache_tools.store import create_store as create_store
     from cache_tools.store import open_store as open_store
@@ -48,6 +49,7 @@ _HOMES = {
     "open_store": "store",
     "list_snapshots": "verify",
     "restored": "session",
+    "stable_keys": "stable",
     "verify_store": "verify",
 }
 

@@ -2,6 +2,7 @@
 
     with cache_tools.restored(store, "my-model", keep="my-model") as session:
         import torch
+        cache_tools.stable_keys()
         ...
     print(session.explain().groups)
 

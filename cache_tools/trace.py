@@ -24,8 +24,8 @@ from envguard.atomic import sha256_bytes
 from envguard.errors import UsageError
 
 LOGGER = "torch.__trace"
-MAX_SHOWN = 120
-"""Characters of a component's value that are kept; the hash tells whether two values are equal."""
+MAX_SHOWN = 400
+"""Characters of a component's text that are kept: all of an input's metadata; hashes tell whether values are equal."""
 SHORT_HASH = 16
 _NAME = re.compile(r"(fx_graph|aotautograd)_cache_(hit|miss|bypass)")
 _COMPONENT = re.compile(r"\[([a-z2-7]{51})\] ([^:\n]{1,120}): ?(.*)", re.DOTALL)

@@ -7,8 +7,16 @@ nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+MAX_VALUE = 80
+"""Characters of a value in a sentence."""
+IMPORT_ORDER = (
+    "the program was started in another way or imports modules in another order: the inputs are the same, and torch "
+    "2.11 hashes the name of the module that imported torch first; cache_tools.stable_keys() ends that"
+)
+_PART = re.compile(r", (?=\w+=)")
 SHOWN = 3
 """Differences that a sentence spells out."""
 _OF_THE_GRAPH = frozenset({"gm", "example_inputs", "fx_kwargs", "aot_config", "inputs_to_check"}) | frozenset(
@@ -61,6 +69,8 @@ def sentence(differences: Sequence[tuple[str, str | None, str | None]]) -> str:
     """``inductor config max_autotune differs (cached: False, now: True)``; the graph's own text is never shown."""
     if not differences:
         return "their keys differ in something that torch does not tell"
+    if all(name.startswith("example_inputs") and cached and cached == wanted for name, cached, wanted in differences):
+        return IMPORT_ORDER
     parts: dict[str, str] = {}
     for name, cached, wanted in differences:
         parts.setdefault(family(name), f"{describe(name)} differs{_values(name, cached, wanted)}")
@@ -72,5 +82,15 @@ def sentence(differences: Sequence[tuple[str, str | None, str | None]]) -> str:
 def _values(name: str, cached: str | None, wanted: str | None) -> str:
     if name.partition("[")[0] in ("gm", "aot_config", "autograd_config", "torch_version", "system_info"):
         return ""
-    shown = [f"{side}: {value}" for side, value in (("cached", cached), ("now", wanted)) if value]
+    before, now = _distinct(cached or "", wanted or "")
+    shown = [f"{side}: {value}" for side, value in (("cached", before), ("now", now)) if value]
     return f" ({', '.join(shown)})" if shown else ""
+
+
+def _distinct(cached: str, wanted: str) -> tuple[str, str]:
+    """The parts ``name=value`` in which two metadata texts differ; other texts as they are, cut."""
+    left, right = (_PART.split(text.removeprefix("TensorMetadata(").removesuffix(")")) for text in (cached, wanted))
+    if len(left) != len(right) or len(left) == 1:
+        return cached[:MAX_VALUE], wanted[:MAX_VALUE]
+    differing = [(before, now) for before, now in zip(left, right, strict=True) if before != now]
+    return ", ".join(before for before, _ in differing), ", ".join(now for _, now in differing)

@@ -81,6 +81,25 @@ def test_causes(asked: Lookup, cause: Cause | None, says: str) -> None:
     assert says in found.groups[0].text
 
 
+def metadata(shape: str, hashed_as: str) -> Component:
+    text = f"TensorMetadata(dtype=torch.float32, shape=torch.Size({shape}), stride=(8, 1), storage_bytes=None)"
+    return Component(helpers.b32(f"{text} {hashed_as}".encode())[:16], text)
+
+
+def test_of_an_input_only_what_differs_is_shown() -> None:
+    cached = components() | {"example_inputs[0]": metadata("[4, 8]", "torch._utils")}
+    wanted = components() | {"example_inputs[0]": metadata("[5, 8]", "torch._utils")}
+    text = explained(lookup(components=wanted), old=cached).groups[0].text
+    assert text.endswith("(input 0) differs (cached: shape=torch.Size([4, 8]), now: shape=torch.Size([5, 8]))")
+
+
+def test_equal_inputs_of_another_hash_are_the_order_of_imports() -> None:
+    cached = components() | {"example_inputs[0]": metadata("[4, 8]", "torch._utils")}
+    wanted = components() | {"example_inputs[0]": metadata("[4, 8]", "__mp_main__")}
+    text = explained(lookup(components=wanted), old=cached).groups[0].text
+    assert "imports modules in another order" in text
+
+
 def test_functorch_options_are_named_one_by_one() -> None:
     cached = components() | components(autograd_config="pickle 1", functorch_config__donated_buffer="True")
     wanted = components() | components(autograd_config="pickle 2", functorch_config__donated_buffer="False")

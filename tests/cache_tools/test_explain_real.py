@@ -111,3 +111,19 @@ def test_a_warm_run_hits_and_tells_what_it_saved(made: Made, run_torch: RunTorch
     assert (figures.graphs, figures.duplicates) == ({"aotautograd": 1, "fxgraph": 2}, 0)
     assert figures.kinds["native"].files == 2
     assert len(list((cache / records.FOLDER).iterdir())) == 1, "nothing new, nothing written"
+
+
+def test_the_order_of_imports_is_in_the_keys_of_torch_and_is_told(
+    made: Made, run_torch: RunTorch, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(made.cache_dir, cache)
+    early = run_torch(cache, run=str(tmp_path / "early"), early=True)
+    assert (early["hits"], early["misses"]) == (0, 1), "nothing but a module in sys.modules is different"
+    texts = [group.text for group in explain_run(tmp_path / "early").groups]
+    assert all("imports modules in another order" in text for text in texts), texts
+    stable = run_torch(cache, stable=True)
+    assert (stable["hits"], stable["misses"]) == (0, 1), "other keys, once"
+    again = run_torch(cache, stable=True, early=True)
+    assert (again["hits"], again["misses"], again["fx_misses"]) == (1, 0, 0)
+    assert again["loss"] == made.result["loss"]

@@ -1,13 +1,15 @@
 """Compile one small function, forward and backward, and print torch's counters, the results and what was looked up.
 
 The one argument is a JSON object: ``session`` (arguments of ``cache_tools.restored``), ``run`` (a directory for
-``cache_keys.json``), ``autocast`` (a dtype), ``inductor`` (options), ``size``, ``rows`` (several graphs).
+``cache_keys.json``), ``autocast`` (a dtype), ``inductor`` (options), ``size``, ``product`` (a second graph), ``early``
+(a module of the program imports torch before all others), ``stable`` (``cache_tools.stable_keys``).
 """
 
 import contextlib
 import dataclasses
 import json
 import sys
+import types
 from pathlib import Path
 
 import cache_tools
@@ -23,11 +25,17 @@ result = {}
 
 
 def compiled():
+    early = types.ModuleType("early")
+    if asked.get("early"):
+        sys.modules["early"] = early
     import torch
     import torch._dynamo
     import torch._inductor.config
     from torch._dynamo.utils import counters
 
+    early.torch = torch
+    if asked.get("stable"):
+        cache_tools.stable_keys()
     torch._inductor.config.cpp_cache_precompile_headers = False  # 118 MB and 30 s
     for name, value in asked.get("inductor", {}).items():
         setattr(torch._inductor.config, name, value)
