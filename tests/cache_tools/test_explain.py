@@ -54,6 +54,12 @@ def test_six_graphs_and_one_reason() -> None:
     assert [one.nearest for one in found.lookups] == list(cached), "each beside its own graph, not beside the first"
 
 
+def test_the_same_graph_under_many_other_settings_is_nearer_than_another_graph() -> None:
+    other = components(cache_key_tag="x", torch_version="new", inductor_config__max_autotune="True")
+    found = explained(lookup(), other_graph=components(gm="other()"), same_graph=other)
+    assert found.lookups[0].nearest == "same_graph"
+
+
 def test_a_changed_model_is_told_without_its_text() -> None:
     found = explained(lookup(components=components(gm="other()", example_inputs__0="f32 [9]")), old=components())
     assert [difference.name for difference in found.lookups[0].differences] == ["example_inputs[0]", "gm"]
