@@ -104,6 +104,8 @@ def restore_command(
     refused = bool(plan.comparison.fatal) and not force
     for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
         cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
+    if remark := render.autocast_remark(plan.comparison):
+        cliutil.say(f"note: {remark}")
     if dry_run or refused:
         report.print_plan(plan, status="refused" if refused else "planned", json=json)
     if dry_run and not refused:

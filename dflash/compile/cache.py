@@ -83,7 +83,8 @@ def open_cache(store_dir: str, compile_id: str) -> CacheState:
             present = f"{added} files restored to {directory}, {result.present} were there"
             say(f"cache: snapshot {match.id[:12]} fits, {present}")
     elif (nearest := coverage.newest(store, compile_id, here)) is not None:
-        reason = "; ".join(render.field_line(field) for field in nearest.comparison.fatal)
+        fatal = "; ".join(render.field_line(field) for field in nearest.comparison.fatal)
+        reason = fatal or "it was passed over, for the reason that the warning gives"
         restore = Restore(outcome="refused", reason=f"snapshot {nearest.id[:12]}: {reason}")
         say(f"cache: snapshot {nearest.id[:12]} is for these graphs and not for this machine: {reason}")
     return CacheState(

@@ -11,6 +11,8 @@ import pytest
 from cache_tools import records
 from cache_tools.fingerprint import INPUTS, KEY_VERSION
 from cache_tools.observe import observe
+from cache_tools.snapshot import snapshot
+from cache_tools.store import open_store
 from cache_tools.trace import Outcome
 
 from . import helpers
@@ -175,6 +177,16 @@ def test_a_run_of_another_version_is_told(cli: Cli) -> None:
     document = {"fingerprint": {"key_version": 1, "values": {}}}
     (run / "compile.json").write_text(json.dumps(document))
     assert "fatal     key_version: A '1'" in cli.run("diff", str(run), "--env", rc=4).stdout
+
+
+def test_a_restore_by_hand_tells_of_autocast(cli: Cli) -> None:
+    environ = {key: value for key, value in os.environ.items() if key != "ATEN_CPU_CAPABILITY"}
+    for name, autocast in (("amp", "cpu bfloat16"), ("plain", "off")):
+        told = observe(environ=environ).with_told({"autocast": autocast})
+        snapshot(open_store(cli.store), cli.cache, name=name, fingerprint=told)
+    to = str(cli.root / "new")
+    assert "note: made under autocast (cpu bfloat16)" in cli.run("restore", "amp", "--to", to).stderr
+    assert "autocast" not in cli.run("restore", "plain", "--to", to).stderr
 
 
 def test_json_of_the_live_check_names_folders_and_notes(cli: Cli) -> None:

@@ -82,9 +82,11 @@ def test_a_damaged_snapshot_costs_a_compilation_and_is_counted(
 ) -> None:
     keep(store, cache)
     shutil.rmtree(cache)
-    for blob in (path for path in (store.root / "blobs").rglob("*") if path.is_file()):
-        blob.chmod(0o600)
-        blob.write_bytes(blob.read_bytes()[:-1])
+    manifests = {store.root / "snapshots", store.root / "refs"}
+    content = [path for path in store.root.rglob("*") if path.is_file() and not manifests & set(path.parents)]
+    for file in (path for path in content if path.parent != store.root):
+        file.chmod(0o600)
+        file.write_bytes(file.read_bytes()[:-1])
     state = opened(store)
     assert (state.restore.outcome, state.match) == ("error", None)
     assert state.restore.reason
