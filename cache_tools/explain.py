@@ -16,6 +16,7 @@ from pathlib import Path
 from cache_tools import records, words
 from cache_tools.paths import default_cache_dir
 from cache_tools.records import Components
+from cache_tools.stats import saved_seconds
 from cache_tools.trace import Cache, Lookup, Outcome, read_trace
 
 
@@ -200,8 +201,8 @@ def _text(members: Sequence[Explained]) -> str:
     first = members[0]
     count = "1 graph" if len(members) == 1 else f"{len(members)} graphs"
     if first.cause is None:
-        saved = sum(one.lookup.saved_ms for one in members if one.lookup.cache is Cache.AOT)
-        return f"{count} hit" + (f", {saved / 1000:.1f} s of compiling saved" if saved else "")
+        saved = saved_seconds(tuple(one.lookup for one in members))
+        return f"{count} hit" + (f", {saved:.1f} s of compiling saved" if saved else "")
     if first.cause is Cause.BYPASS:
         return f"{count} bypassed the cache: {first.lookup.reason or 'torch gives no reason'}"
     return f"{count} missed because {_because(first)}"

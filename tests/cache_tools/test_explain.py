@@ -124,8 +124,9 @@ def test_saved_seconds_count_a_graph_once() -> None:
     hit = lookup(Outcome.HIT, saved_ms=3000)
     below = dataclasses.replace(hit, cache=Cache.FX, key="f", saved_ms=2000)
     alone = dataclasses.replace(below, graph="1/0", key="g")
-    assert saved_seconds((hit, below)) == 3
-    assert saved_seconds((hit, below, alone)) == 5
+    assert saved_seconds((hit,)) == 3
+    assert saved_seconds((hit, below)) == 2, "torch's figure for the whole may count the backward twice"
+    assert saved_seconds((hit, below, alone)) == 4
     assert len(distinct((lookup(), lookup(), below), Cache.AOT)) == 1, "torch asks twice for some"
 
 
