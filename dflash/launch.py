@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import envguard
+from cache_tools.fingerprint import Fingerprint
+from cache_tools.observe import observe
 from dflash.compile import policy
 from dflash.compile.cache import CacheState, keep_entries, open_cache
 from dflash.compile.identity import compile_id
@@ -38,6 +40,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
     with terminated_as_interrupted(), open_run(Path(config.run.dir), resume=resume, argv=sys.argv) as run:
         guard(config, run, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config)) if _uses_cache(config) else None
+        here = state.fingerprint if state else observe()
         policy.prepare_environment()  # after the observations: they tell of the user's environment, not of ours
         started = time.monotonic()
         quiet_libraries()
@@ -55,7 +58,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
             say(f"resume: step {resumed.step} of {config.run.steps} from {resumed.path.name}")
         start = resumed.step if resumed else 0
         run.accept(dump_config(config), step=start, checkpoint_every=config.run.checkpoint_every)
-        warm_up(training, run, state, imported)
+        warm_up(training, run, state, here, imported)
         policy.forbid_recompiles()
         done = train.train(training, run, resumed, max_steps=max_steps)
         say(f"done: {done} steps, checkpoint {run.checkpoints / f'step_{done:08d}'}")
@@ -76,10 +79,9 @@ def guard(config: Config, run: RunDirectory, allow_drift: str | None) -> None:
         run.update(env_id=report.env_id)
 
 
-def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported: float) -> None:
+def warm_up(training: Any, run: RunDirectory, state: CacheState | None, here: Fingerprint, imported: float) -> None:
     """Compile every graph, account for it in ``compile.json`` and one line, snapshot what is new."""
     from cache_tools import records
-    from cache_tools.observe import observe
     from dflash import train
     from dflash.compile.account import CompileWatch
     from dflash.compile.warmup import warm_up as compile_graphs
@@ -94,7 +96,7 @@ def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported
     keys, told = watch.keys(state.compile_id if state else None), watch.told()
     records.write_run(run.path, keys)
     kept = keep_entries(state, frozenset(keys.used), told=told, build_ms=cold_ms) if state else None
-    fingerprint = (state.fingerprint if state else observe()).with_told(told)
+    fingerprint = here.with_told(told)
     run.write_json(
         "compile.json",
         {

@@ -65,7 +65,8 @@ def open_cache(store_dir: str, compile_id: str) -> CacheState:
             f"(first: {moved[0].path}, {moved[0].reason})"
         )
     here = observe().with_told({"autocast": NO_AUTOCAST})  # dflash sets its dtypes itself
-    tell_coverage(directory, coverage.newest(store, compile_id, here))
+    last = coverage.newest(store, compile_id, here)
+    tell_coverage(directory, last)
     match = cache_tools.best_match(store, here, compile_id)
     added = 0
     restore = Restore(outcome="none")
@@ -82,11 +83,11 @@ def open_cache(store_dir: str, compile_id: str) -> CacheState:
             restore = Restore(outcome="restored")
             present = f"{added} files restored to {directory}, {result.present} were there"
             say(f"cache: snapshot {match.id[:12]} fits, {present}")
-    elif (nearest := coverage.newest(store, compile_id, here)) is not None:
-        fatal = "; ".join(render.field_line(field) for field in nearest.comparison.fatal)
+    elif last is not None:
+        fatal = "; ".join(render.field_line(field) for field in last.comparison.fatal)
         reason = fatal or "it was passed over, for the reason that the warning gives"
-        restore = Restore(outcome="refused", reason=f"snapshot {nearest.id[:12]}: {reason}")
-        say(f"cache: snapshot {nearest.id[:12]} is for these graphs and not for this machine: {reason}")
+        restore = Restore(outcome="refused", reason=f"snapshot {last.id[:12]}: {reason}")
+        say(f"cache: snapshot {last.id[:12]} is for these graphs and not for this machine: {reason}")
     return CacheState(
         directory=directory,
         store=store,
