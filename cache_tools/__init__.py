@@ -1,7 +1,8 @@
 """cache_tools: the torch.compile cache as a verified artefact that can be kept, moved and put back.
 
 The public names below are imported on first use, so that ``import cache_tools`` costs nothing; none imports torch.
-Three more functions share the name of their module: ``scan.scan``, ``snapshot.snapshot`` and ``observe.observe``.
+Four more functions share the name of their module: ``scan.scan``, ``snapshot.snapshot``, ``observe.observe`` and
+``coverage.coverage``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cache_tools.explain import explain_run as explain_run
     from cache_tools.fingerprint import Comparison as Comparison
     from cache_tools.fingerprint import Fingerprint as Fingerprint
     from cache_tools.fingerprint import compare as compare
@@ -24,14 +26,18 @@ if TYPE_CHECKING:
     from cache_tools.plan import plan_restore as plan_restore
     from cache_tools.prune import plan_prune as plan_prune
     from cache_tools.restore import execute as execute
+    from cache_tools.session import restored as restored
+    from cache_tools.stable import stable_keys as stable_keys
     from cache_tools.store import Store as Store
     from cache_tools.store import create_store as create_store
     from cache_tools.store import open_store as open_store
+    from cache_tools.trace import CacheTrace as CacheTrace
     from cache_tools.trust import judge as judge
     from cache_tools.verify import list_snapshots as list_snapshots
     from cache_tools.verify import verify_store as verify_store
 
 _HOMES = {
+    "CacheTrace": "trace",
     "Comparison": "fingerprint",
     "Fingerprint": "fingerprint",
     "compare": "fingerprint",
@@ -46,11 +52,14 @@ _HOMES = {
     "plan_restore": "plan",
     "plan_prune": "prune",
     "execute": "restore",
+    "explain_run": "explain",
     "Store": "store",
     "create_store": "store",
     "open_store": "store",
     "judge": "trust",
     "list_snapshots": "verify",
+    "restored": "session",
+    "stable_keys": "stable",
     "verify_store": "verify",
 }
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cache_tools import cli_trust
+from cache_tools import cli_trust, cli_understand
 from cache_tools.options import CACHE_HELP, JsonOption, KeyOption, SecretsOption, StoreOption
 from envguard import cliutil
 from envguard.errors import CORRUPT, OK, UsageError
@@ -58,6 +58,7 @@ def restore_command(
     allow_untrusted: Annotated[
         bool, typer.Option("--allow-untrusted", help="Restore, and so run, code that nobody you trust vouches for.")
     ] = False,
+    strict: cli_understand.StrictOption = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -72,6 +73,7 @@ def restore_command(
         merge=merge,
         dry_run=dry_run,
         force=force,
+        strict=strict,
         allow_untrusted=allow_untrusted,
         json=json,
     )
@@ -113,6 +115,8 @@ def verify_command(
     """Check every bit of a store, or a cache directory that torch writes."""
     from cache_tools import paths, render, report
     from cache_tools.live import check_live, quarantine
+    from cache_tools.notes import notes
+    from cache_tools.scan import scan
     from cache_tools.verify import verify_store
 
     if repair and live is None:
@@ -124,11 +128,14 @@ def verify_command(
         root = store or paths.default_store_dir()
         checked = verify_store(root, names or (), on_progress=render.ProgressLine("verify"))
     bad = check_live(live, deep=True) if live else ()
+    remarks = notes(live, scan(live)) if live else ()
     repaired = quarantine(live, bad) if live and repair and bad else None
     if json:
-        render.emit_json(report.verification_document(checked, live, bad, repaired))
+        render.emit_json(report.verification_document(checked, live, bad, repaired, remarks))
     else:
         report.print_verification(checked, live, bad, repaired)
+    for remark in remarks:
+        cliutil.say(f"note: {remark.message}")
     remaining = repaired.busy if repaired else bad
     raise typer.Exit(CORRUPT if remaining or (checked and checked.problems) else OK)
 
@@ -197,6 +204,10 @@ def unpin_command(
 
 
 cli_trust.register(app)
+app.command("show")(cli_understand.show_command)
+app.command("diff")(cli_understand.diff_command)
+app.command("explain")(cli_understand.explain_command)
+app.command("stats")(cli_understand.stats_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -80,6 +80,7 @@ def restore(
     merge: bool,
     dry_run: bool,
     force: bool,
+    strict: bool = False,
     allow_untrusted: bool = False,
     json: bool,
 ) -> None:
@@ -92,12 +93,15 @@ def restore(
         raise UsageError("--replace and --merge exclude each other: give one")
     vault = open_store(store or paths.default_store_dir())
     mode = Mode.REPLACE if replace else Mode.MERGE
-    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode, allow_untrusted=allow_untrusted)
+    target = to or paths.default_cache_dir()
+    plan = plan_restore(vault, name, target, mode=mode, strict=strict, allow_untrusted=allow_untrusted)
     if plan.trust.reason:
         cliutil.say(f"warning: UNTRUSTED code, allowed by --allow-untrusted: {plan.trust.reason}")
     refused = bool(plan.comparison.fatal) and not force
     for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
         cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
+    if remark := render.autocast_remark(plan.comparison):
+        cliutil.say(f"note: {remark}")
     if dry_run or refused:
         report.print_plan(plan, status="refused" if refused else "planned", json=json)
     if dry_run and not refused:

@@ -7,6 +7,7 @@ to turn an ``OSError`` into a line that says what was being done. Only a command
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Iterator
 
 from envguard import errors
@@ -42,6 +43,12 @@ class StorageError(errors.ToolError):
     exit_code = errors.FINDINGS
 
 
+READ_ONLY_ADVICE = (
+    "; torch.compile would die there too (OSError 30), even where everything hits, since it takes lock files: "
+    "choose a directory that can be written"
+)
+
+
 @contextlib.contextmanager
 def storage_errors(doing: str) -> Iterator[None]:
     """Raise ``StorageError`` for an ``OSError`` of the block; ``doing`` says what failed: ``restoring x to y``."""
@@ -49,4 +56,5 @@ def storage_errors(doing: str) -> Iterator[None]:
         yield
     except OSError as error:
         where = f" at {error.filename}" if error.filename else ""
-        raise StorageError(f"{doing} failed{where}: {error.strerror or error}") from error
+        advice = READ_ONLY_ADVICE if error.errno == errno.EROFS else ""
+        raise StorageError(f"{doing} failed{where}: {error.strerror or error}{advice}") from error

@@ -21,6 +21,8 @@ class Kind(enum.StrEnum):
     TRITON = "triton"
     AUTOTUNE = "autotune"
     GEMM = "gemm"
+    KEYS = "keys"
+    """Ours: what the keys of entries were made of (records.py)."""
     UNKNOWN = "unknown"
     PGO = "pgo"
     PRECOMPILE = "precompile"
@@ -40,8 +42,20 @@ NOT_KEPT = frozenset({Kind.LOCK, Kind.TEMP, Kind.HEADER})
 GPU_KINDS = frozenset({Kind.TRITON, Kind.AUTOTUNE})
 """Present exactly when something was compiled for a GPU: even bundled kernels are unpacked into ``triton/``."""
 
+GRAPHS = frozenset({Kind.FXGRAPH, Kind.AOTAUTOGRAD})
+"""Pickles that torch finds by the key in the name of their folder, and executes."""
+
+SELF_NAME = re.compile(r"[a-z2-7]{51}")
+"""A checksum as torch writes it into a name."""
+
 _TEMP = re.compile(r"\.\d+\.\d+\.tmp|tmp\..+|\.tmp-.*|.*\.tmp")
-_TOP = {"fxgraph": Kind.FXGRAPH, "aotautograd": Kind.AOTAUTOGRAD, "triton": Kind.TRITON, "cache": Kind.GEMM}
+_TOP = {
+    "fxgraph": Kind.FXGRAPH,
+    "aotautograd": Kind.AOTAUTOGRAD,
+    "triton": Kind.TRITON,
+    "cache": Kind.GEMM,
+    "cache_tools": Kind.KEYS,
+}
 _SUFFIX = {
     ".py": Kind.SOURCE,
     ".cpp": Kind.SOURCE,
@@ -80,7 +94,7 @@ def is_self_named(path: str, kind: Kind) -> bool:
     ``.cpp`` names also hash the compile command, and some templates of max-autotune add text to a ``.py`` name
     (``select_algorithm.py``), which shows as a mismatch: torch writes such a file again when it is missing.
     """
-    return kind in (Kind.FXGRAPH, Kind.AOTAUTOGRAD) or (kind is Kind.SOURCE and path.endswith(".py"))
+    return kind in GRAPHS or (kind is Kind.SOURCE and path.endswith(".py"))
 
 
 def name_matches(path: str, kind: Kind, data: bytes) -> bool:

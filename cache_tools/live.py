@@ -2,8 +2,8 @@
 
 In: a cache directory, possibly in use. Out: the files that torch would trust wrongly, moved aside on request.
 The quick check opens only shared objects, and of those only the headers; ``deep`` reads everything whose name is its
-checksum. A shared object that some process is building right now is left alone: its lock is torch's own
-(``CppCodeCache`` in ``torch/_inductor/codecache.py``). Nothing is deleted.
+checksum, and judges owners, permissions and folders. A shared object that some process is building right now is left
+alone: its lock is torch's own (``CppCodeCache`` in ``torch/_inductor/codecache.py``). Nothing is deleted.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from pathlib import Path
 
 from cache_tools.elf import elf_problem
 from cache_tools.errors import storage_errors
-from cache_tools.kinds import NOT_KEPT, Kind, is_self_named, kind_of, name_matches
+from cache_tools.kinds import GRAPHS, NOT_KEPT, SELF_NAME, Kind, is_self_named, kind_of, name_matches
 from cache_tools.scan import walk
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BadFile:
-    """One file that should not be used."""
+    """One file that should not be used, or a folder that others can write to."""
 
     path: str
-    """Relative to the cache directory, with ``/``."""
+    """Relative to the cache directory, with ``/``; ``.`` is the directory itself."""
     kind: Kind
     reason: str
+    folder: bool = False
+    """A folder stays where it is: a repair takes the permission away."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +45,10 @@ class Quarantine:
     """Where the files are now; None if none was moved."""
     moved: tuple[BadFile, ...]
     busy: tuple[BadFile, ...]
-    """Left alone: a live process is building them. What is healthy or gone by now is in neither."""
+    """Left alone: a live process is building them, or a folder is somebody else's. What is healthy or gone by now is
+    in none of these."""
+    closed: tuple[BadFile, ...] = ()
+    """Folders that not everybody can write to any more."""
 
 
 def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
@@ -54,18 +59,24 @@ def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
         StorageError: a file cannot be read.
     """
     bad: list[BadFile] = []
+    folders: list[Path] = []
     with storage_errors(f"checking {cache_dir}"):
-        for path, status in walk(cache_dir):
+        for path, status in walk(cache_dir, on_folder=folders.append):
             kind = kind_of(path)
             if status is None or kind in NOT_KEPT:
                 continue
             if reason := _problem(cache_dir, path, kind, status, deep=deep):
                 bad.append(BadFile(path=path, kind=kind, reason=reason))
+        for folder in folders if deep and cache_dir.exists() else ():
+            if reason := _folder_problem(folder):
+                bad.append(BadFile(path=_relative(folder, cache_dir), kind=Kind.UNKNOWN, reason=reason, folder=True))
     return tuple(sorted(bad, key=lambda file: file.path))
 
 
 def quarantine(cache_dir: Path, bad: Iterable[BadFile]) -> Quarantine:
     """Move ``bad`` files to ``<cache_dir>.quarantine-<stamp>/``; those being built or healthy by now stay.
+
+    Folders that everybody can write to are closed and stay; what lies in them was judged like all else.
 
     Raises:
         StorageError: the file system refuses.
@@ -74,15 +85,41 @@ def quarantine(cache_dir: Path, bad: Iterable[BadFile]) -> Quarantine:
     folder = cache_dir.with_name(f"{cache_dir.name}.quarantine-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     moved: list[BadFile] = []
     busy: list[BadFile] = []
+    closed: list[BadFile] = []
     with storage_errors(f"moving bad files to {folder}"):
         for file in bad:
+            if file.folder:
+                (closed if _close(cache_dir / file.path) else busy).append(file)
+                continue
             with not_being_built(cache_dir, file.path) as idle:
                 if not idle:
                     busy.append(file)
                 elif _is_still_bad(cache_dir, file):
                     _move(cache_dir / file.path, folder / file.path, folder)
                     moved.append(file)
-    return Quarantine(folder=folder if moved else None, moved=tuple(moved), busy=tuple(busy))
+    return Quarantine(folder=folder if moved else None, moved=tuple(moved), busy=tuple(busy), closed=tuple(closed))
+
+
+def _close(folder: Path) -> bool:
+    """Let only the owner and the group write to ``folder``; False if it is somebody else's."""
+    status = folder.lstat()
+    if status.st_uid != os.geteuid() or not stat.S_ISDIR(status.st_mode):
+        return False
+    folder.chmod(stat.S_IMODE(status.st_mode) & ~stat.S_IWOTH)
+    return True
+
+
+def _folder_problem(folder: Path) -> str | None:
+    status = folder.lstat()
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"a folder of user {status.st_uid}: everything in a cache is executed"
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        return "a folder writable by everybody: everything in a cache is executed"
+    return None
+
+
+def _relative(folder: Path, cache_dir: Path) -> str:
+    return folder.relative_to(cache_dir).as_posix()
 
 
 def _is_still_bad(cache_dir: Path, file: BadFile) -> bool:
@@ -155,10 +192,16 @@ def content_problem(file: Path, path: str, kind: Kind, *, deep: bool) -> str | N
         if not deep:
             return None
         if is_self_named(path, kind):
-            return None if name_matches(path, kind, handle.read()) else "its content does not hash to its name"
-        if kind in (Kind.AUTOTUNE, Kind.GEMM):
+            return None if name_matches(path, kind, handle.read()) else _misnamed(path, kind)
+        if kind in (Kind.AUTOTUNE, Kind.GEMM, Kind.KEYS):
             return None if _is_json(handle.read()) else "no valid JSON"
     return None
+
+
+def _misnamed(path: str, kind: Kind) -> str:
+    if kind in GRAPHS and not SELF_NAME.fullmatch(path.rpartition("/")[2]):
+        return "a foreign pickle: torch names entries by their checksum, and executes what lies here"
+    return "its content does not hash to its name"
 
 
 def _metadata_problem(status: os.stat_result) -> str | None:

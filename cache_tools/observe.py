@@ -1,6 +1,7 @@
 """Observing the fingerprint of this interpreter, machine and environment, without importing torch.
 
-In: a site-packages directory and environment variables. Out: a ``Fingerprint``, in about 20 ms. It judges nothing.
+In: a site-packages directory and environment variables. Out: a ``Fingerprint``, in about 30 ms; what only torch knows
+stays unknown in it (told.py). It judges nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cache_tools.fingerprint import KEY_VERSION, Fingerprint
+from cache_tools.fingerprint import KEY_VERSION, TOLD, Fingerprint
 from cache_tools.vec_isa import vec_isa
 from envguard.errors import CheckCrashed
 from envguard.probes import gpu, torch_build
@@ -77,11 +78,14 @@ def observe(site_packages: Path | None = None, environ: Mapping[str, str] = os.e
         "gpu_name": _distinct(devices, lambda device: device.name),
         "gpu_capability": _distinct(devices, lambda device: device.capability),
         "gpu_sm_count": _distinct(devices, lambda device: str(device.sm_count)),
+        "gpu_indices": " ".join(str(device.index) for device in devices) or None,
+        "libtorch": _libtorch(packages),
         "driver": gpu.driver_version(),
         "threads": environ.get("OMP_NUM_THREADS") or str(_usable_cores()),
         "compiler": _compiler(environ),
         "include_paths": _digest(f"{packages}\0{sysconfig.get_path('include')}"),
         "inductor_env": _inductor_env(environ),
+        **dict.fromkeys(TOLD),
     }
     return Fingerprint(key_version=KEY_VERSION, values=values)
 
@@ -93,6 +97,23 @@ def _distinct(devices: tuple[gpu.Gpu, ...], read: Callable[[gpu.Gpu], str]) -> s
 def _distribution_version(name: str, packages: Path) -> str | None:
     found = next(iter(importlib.metadata.distributions(name=name, path=[str(packages)])), None)
     return found.version if found else None
+
+
+def _libtorch(packages: Path) -> str | None:
+    """Digest over name, recorded hash and real size of torch's libraries; no library is read (they have 1 GB).
+
+    None where torch is not installed, or has no RECORD (a development build).
+    """
+    found = next(iter(importlib.metadata.distributions(name="torch", path=[str(packages)])), None)
+    record = found.read_text("RECORD") if found else None
+    if not record:
+        return None
+    lines = sorted(line for line in record.splitlines() if line.startswith("torch/lib/") and ".so" in line)
+    seen: list[str] = []
+    for line in lines:
+        file = packages / line.partition(",")[0]
+        seen.append(f"{line} {file.stat().st_size if file.is_file() else 'absent'}")
+    return _digest("\n".join(seen))
 
 
 def _libc() -> str | None:

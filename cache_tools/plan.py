@@ -124,10 +124,12 @@ def plan_restore(
     *,
     mode: Mode | str = Mode.MERGE,
     here: Fingerprint | None = None,
+    strict: bool = False,
     allow_untrusted: bool = False,
 ) -> RestorePlan:
     """Plan to restore a snapshot to ``target``; ``here``: the fingerprint to judge by, by default this machine's.
 
+    ``strict``: differences that are rarely harmful (libraries of torch, autocast) forbid a restore too.
     ``allow_untrusted`` takes a snapshot of anybody: the code in it runs as this user.
 
     Raises:
@@ -144,7 +146,7 @@ def plan_restore(
     trusted = require(store, id_, content, allow_untrusted=allow_untrusted)
     if mode is Mode.ABSENT and target.exists():
         raise UsageError(f"{target} exists: remove it or choose merge or replace")
-    comparison = compare(content.fingerprint, here or observe(), gpu_kernels=content.gpu_kernels)
+    comparison = compare(content.fingerprint, here or observe(), gpu_kernels=content.gpu_kernels, strict=strict)
     whole = mode is Mode.REPLACE or not target.exists()
     ordered = sorted(content.entries, key=lambda entry: (RESTORE_ORDER[entry.kind], entry.path))
     with storage_errors(f"reading {target}"):

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from cache_tools.fingerprint import Comparison, FieldComparison
+from cache_tools.fingerprint import Comparison, FieldComparison, Verdict
 from envguard.cliutil import write_out
 
 SCHEMA = 1
@@ -56,6 +56,14 @@ def verdict(comparison: Comparison) -> str:
 def field_line(field: FieldComparison) -> str:
     """One difference in one line."""
     return f"{field.verdict.value}: {field.name} was {field.snapshot!r}, is {field.here!r}: {field.why}"
+
+
+def autocast_remark(comparison: Comparison) -> str | None:
+    """A warning where a cache was made under autocast, and nobody tells what it will be used under."""
+    for field in comparison.fields:
+        if field.name == "autocast" and field.verdict is Verdict.UNKNOWN and field.snapshot not in (None, "off"):
+            return f"made under autocast ({field.snapshot}); use it under no other dtype: {field.why}"
+    return None
 
 
 def field_json(field: FieldComparison) -> dict[str, object]:

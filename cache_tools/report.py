@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cache_tools.fingerprint import Fingerprint, compare
 from cache_tools.live import BadFile, Quarantine
+from cache_tools.notes import Note
 from cache_tools.plan import Action, RestorePlan
 from cache_tools.render import SHORT, emit_json, field_json, human_bytes, out, table, verdict
 from cache_tools.trust import Verdict
@@ -94,7 +95,11 @@ def _cell(column: str, row: dict[str, object]) -> str:
 
 
 def verification_document(
-    checked: Verification | None, live: Path | None, bad: tuple[BadFile, ...], repaired: Quarantine | None
+    checked: Verification | None,
+    live: Path | None,
+    bad: tuple[BadFile, ...],
+    repaired: Quarantine | None,
+    remarks: Sequence[Note] = (),
 ) -> dict[str, object]:
     """What ``verify`` found, for programs."""
     broken = bool(repaired.busy if repaired else bad) or bool(checked and checked.problems)
@@ -103,13 +108,22 @@ def verification_document(
         problems = [{"path": problem.path, "reason": problem.reason} for problem in checked.problems]
         document["store"] = {"snapshots": checked.snapshots, "blobs": checked.blobs, "problems": problems}
     if live:
-        moved = {file.path for file in repaired.moved} if repaired else set()
+        moved = repaired.moved if repaired else ()
+        closed = repaired.closed if repaired else ()
         files = [
-            {"path": file.path, "kind": file.kind.value, "reason": file.reason, "moved": file.path in moved}
+            {
+                "path": file.path,
+                "kind": file.kind.value,
+                "reason": file.reason,
+                "folder": file.folder,
+                "moved": file in moved,
+                "closed": file in closed,
+            }
             for file in bad
         ]
         folder = str(repaired.folder) if repaired and repaired.folder else None
-        document["live"] = {"directory": str(live), "bad": files, "quarantine": folder}
+        told = [{"id": remark.id, "message": remark.message} for remark in remarks]
+        document["live"] = {"directory": str(live), "bad": files, "quarantine": folder, "notes": told}
     return document
 
 
@@ -124,7 +138,9 @@ def print_verification(
         out(f"store: {checked.snapshots} snapshots, {checked.blobs} blobs: {state}")
     if live:
         moved = repaired.moved if repaired else ()
+        closed = repaired.closed if repaired else ()
         for file in bad:
-            out(f"{'moved' if file in moved else 'bad'}: {file.path}: {file.reason}")
+            state = "moved" if file in moved else "closed" if file in closed else "bad"
+            out(f"{state}: {file.path}: {file.reason}")
         where = f", {len(moved)} moved to {repaired.folder}" if repaired and repaired.folder else ""
         out(f"{live}: {len(bad)} bad files{where}")

@@ -1,7 +1,8 @@
 """What is in a cache directory.
 
 In: a directory, possibly one that another process is writing to. Out: a ``Scan``: the files worth keeping, by kind and
-size, and how many were left out for which reason. It never follows a link and opens no file.
+size, and how many were left out for which reason. It never follows a link and opens no file. A directory that changed
+while it was listed can hide a file that was there all the time, so all is listed again until nothing changed.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cache_tools.kinds import NOT_KEPT, Kind, kind_of
+from cache_tools.kinds import GRAPHS, NOT_KEPT, Kind, kind_of
 from cache_tools.stamps import Status, status_of
 from envguard.errors import UsageError
 
@@ -23,6 +25,8 @@ SAFE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 _SAFE_PATH = re.compile(
     rf"{SAFE_NAME.pattern.replace('$', '(?:/|$)')}(?:/{SAFE_NAME.pattern.replace('$', '(?:/|$)')})*"
 )
+ATTEMPTS = 4
+RETRY_SECONDS = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +50,17 @@ class Scan:
     entries: tuple[Entry, ...]
     skipped: dict[str, int]
     """Reason → files: lock, temp, header, link, not a file, unsafe name, empty, vanished."""
+    settled: bool = True
+    """False if a writer was busy during each of the attempts: an entry may be missing, none is half."""
+
+    @property
+    def duplicates(self) -> dict[str, tuple[str, ...]]:
+        """Folder of a key → its entries, where there are several: processes that raced wrote the same graph."""
+        folders: dict[str, list[str]] = {}
+        for entry in self.entries:
+            if entry.kind in GRAPHS:
+                folders.setdefault(entry.path.rpartition("/")[0], []).append(entry.path)
+        return {folder: tuple(paths) for folder, paths in folders.items() if len(paths) > 1}
 
 
 def scan(cache_dir: Path) -> Scan:
@@ -56,15 +71,39 @@ def scan(cache_dir: Path) -> Scan:
     """
     if not cache_dir.is_dir():
         raise UsageError(f"{cache_dir} is not a directory: give the cache that torch writes (TORCHINDUCTOR_CACHE_DIR)")
-    entries: list[Entry] = []
-    skipped: Counter[str] = Counter()
-    for path, status in walk(cache_dir):
-        verdict = _judge(path, status)
-        if isinstance(verdict, Entry):
-            entries.append(verdict)
-        else:
-            skipped[verdict] += 1
-    return Scan(entries=tuple(sorted(entries, key=lambda entry: entry.path)), skipped=dict(sorted(skipped.items())))
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(RETRY_SECONDS)
+        folders = _Folders()
+        entries: list[Entry] = []
+        skipped: Counter[str] = Counter()
+        for path, status in walk(cache_dir, on_folder=folders.note):
+            verdict = _judge(path, status)
+            if isinstance(verdict, Entry):
+                entries.append(verdict)
+            else:
+                skipped[verdict] += 1
+        if settled := not (skipped["vanished"] or folders.changed()):
+            break
+    entries.sort(key=lambda entry: entry.path)
+    return Scan(entries=tuple(entries), skipped={k: skipped[k] for k in sorted(skipped) if skipped[k]}, settled=settled)
+
+
+class _Folders:
+    """When each folder last changed, as it was before it was listed."""
+
+    def __init__(self) -> None:
+        self._changed_ns: dict[Path, int] = {}
+
+    def note(self, folder: Path) -> None:
+        if folder.name != "locks":
+            self._changed_ns[folder] = folder.lstat().st_mtime_ns
+
+    def changed(self) -> bool:
+        try:
+            return any(folder.lstat().st_mtime_ns != before for folder, before in self._changed_ns.items())
+        except FileNotFoundError:
+            return True
 
 
 def _judge(path: str, status: os.stat_result | None) -> Entry | str:
@@ -85,8 +124,12 @@ def _judge(path: str, status: os.stat_result | None) -> Entry | str:
     return Entry(path=path, kind=kind, size=status.st_size, executable=executable, status=status_of(status))
 
 
-def walk(root: Path) -> Iterator[tuple[str, os.stat_result | None]]:
+def walk(
+    root: Path, *, on_folder: Callable[[Path], object] | None = None
+) -> Iterator[tuple[str, os.stat_result | None]]:
     """Every non-directory under ``root`` with its own (not a link's) status; None when it went away meanwhile.
+
+    ``on_folder`` is called with each directory before it is listed.
 
     Raises:
         UsageError: a directory cannot be read; leaving its files out silently would look like a small cache.
@@ -95,6 +138,8 @@ def walk(root: Path) -> Iterator[tuple[str, os.stat_result | None]]:
     while pending:
         folder = pending.pop()
         try:
+            if on_folder:
+                on_folder(root / folder)
             with os.scandir(root / folder) as listing:
                 found = sorted(listing, key=lambda item: item.name)
         except FileNotFoundError:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cache_tools import lease
-from cache_tools.errors import StorageError
+from cache_tools.errors import READ_ONLY_ADVICE, StorageError
 from envguard import fsops
 from envguard.errors import UsageError
 
@@ -30,9 +30,12 @@ def check_target(target: Path) -> None:
 
     Raises:
         UsageError: it is a link or a file, or it or its parent belongs to or can be written by somebody else.
+        StorageError: it is on a read-only file system, where torch cannot use it either.
     """
     if os.path.lexists(target):
         _check_directory(target, owners={os.geteuid()})
+        if os.statvfs(target).f_flag & os.ST_RDONLY:  # also where nothing is missing: torch could not use it
+            raise StorageError(f"{target} is on a read-only file system{READ_ONLY_ADVICE}")
     parent = next(folder for folder in target.parents if folder.exists())
     _check_directory(parent.resolve(), owners={os.geteuid(), 0})
 

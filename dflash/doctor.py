@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
+from cache_tools.notes import unwritable
 from dflash.host import HostFacts, look_at_host
 from envguard.findings import Check, Problem, Repair, run_checks
 from envguard.guard import check_project
@@ -66,7 +67,8 @@ def _cache_dir(host: HostFacts) -> Iterable[Problem]:
             observed=str(cache.owner),
         )
     elif not cache.is_writable:
-        yield Problem(subject=str(cache.path), message=f"the compile cache {cache.path} cannot be written")
+        reason = unwritable(cache.existing) or "it cannot be written"
+        yield Problem(subject=str(cache.path), message=f"the compile cache {cache.path} cannot be used: {reason}")
 
 
 def _disk(host: HostFacts) -> Iterable[Problem]:

@@ -7,6 +7,7 @@ and touches nothing. The loop itself is ``train.py``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import signal
 import sys
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import envguard
+from cache_tools.fingerprint import Fingerprint
+from cache_tools.observe import observe
 from dflash.compile import policy
 from dflash.compile.cache import CacheState, keep_entries, open_cache
 from dflash.compile.identity import compile_id
@@ -41,6 +44,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
     ):
         guard(config, run, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
+        here = state.fingerprint if state else observe()
         policy.prepare_environment()  # after the observations: they tell of the user's environment, not of ours
         started = time.monotonic()
         quiet_libraries()
@@ -58,7 +62,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
             say(f"resume: step {resumed.step} of {config.run.steps} from {resumed.path.name}")
         start = resumed.step if resumed else 0
         run.accept(dump_config(config), step=start, checkpoint_every=config.run.checkpoint_every)
-        warm_up(training, run, state, imported)
+        warm_up(training, run, state, here, imported)
         policy.forbid_recompiles()
         done = train.train(training, run, resumed, max_steps=max_steps)
         say(f"done: {done} steps, checkpoint {run.checkpoints / f'step_{done:08d}'}")
@@ -79,8 +83,9 @@ def guard(config: Config, run: RunDirectory, allow_drift: str | None) -> None:
         run.update(env_id=report.env_id)
 
 
-def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported: float) -> None:
+def warm_up(training: Any, run: RunDirectory, state: CacheState | None, here: Fingerprint, imported: float) -> None:
     """Compile every graph, account for it in ``compile.json`` and one line, snapshot what is new."""
+    from cache_tools import records
     from dflash import train
     from dflash.compile.account import CompileWatch
     from dflash.compile.warmup import warm_up as compile_graphs
@@ -92,7 +97,10 @@ def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported
     compile_graphs(train.graphs(training), watch)
     account = watch.account()
     cold_ms = round(account.seconds * 1000) if account.hits == 0 else None
-    kept = keep_entries(state, watch.used_entries(), build_ms=cold_ms) if state else None
+    keys, told = watch.keys(state.compile_id if state else None), watch.told()
+    records.write_run(run.path, keys)
+    kept = keep_entries(state, frozenset(keys.used), told=told, build_ms=cold_ms) if state else None
+    fingerprint = here.with_told(told)
     run.write_json(
         "compile.json",
         {
@@ -103,11 +111,14 @@ def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported
             "fx": {"hits": account.fx_hits, "misses": account.fx_misses},
             "native_builds": account.native_builds,
             "seconds": account.seconds,
+            "saved_seconds": account.saved_seconds,
             "per_graph": account.per_graph,
             "since_imports": round(time.monotonic() - imported, 3),
             "snapshot": kept,
             "restored": state.match.id if state and state.match else None,
+            "restore": dataclasses.asdict(state.restore) if state else None,
             "compile_id": state.compile_id if state else None,
+            "fingerprint": {"key_version": fingerprint.key_version, "values": dict(fingerprint.values)},
             "torch": torch_facts(),
         },
     )
@@ -121,16 +132,11 @@ def warm_up(training: Any, run: RunDirectory, state: CacheState | None, imported
 
 
 def torch_facts() -> dict[str, Any]:
-    """What only a process with torch knows about its compile keys."""
+    """What only a process with torch knows about its compilations, beyond the fingerprint."""
     import torch
-    import torch._functorch.config
     import torch._inductor.config
 
-    from envguard.atomic import sha256_bytes
-
     return {
-        "inductor_config": sha256_bytes(torch._inductor.config.save_config_portable().__repr__().encode())[:16],
-        "functorch_config": sha256_bytes(torch._functorch.config.save_config_portable().__repr__().encode())[:16],
         "num_threads": torch.get_num_threads(),
         "vec_isa_trusted": torch._inductor.config.cpp.vec_isa_ok,
         "precompiled_headers": torch._inductor.config.cpp_cache_precompile_headers,

@@ -29,6 +29,11 @@ def apply() -> None:
     import torch._functorch.config
     import torch._inductor.config
 
+    import cache_tools
+
+    # torch's keys hold the name of the module that imported torch first: dflash train, a benchmark and a test each
+    # have another one, and none would hit what the others compiled.
+    cache_tools.stable_keys()
     # A 118 MB header outside the cache directory, preprocessed and hashed at every start even when all is cached.
     torch._inductor.config.cpp_cache_precompile_headers = False
     # torch 2.11's FX-tracing flag is process-global: a warm call raises while another thread traces.

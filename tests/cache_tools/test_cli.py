@@ -122,7 +122,7 @@ def test_live_check_and_repair(cli: Cli) -> None:
     assert cli.json("verify", "--live", str(cli.cache)) == {
         "status": "ok",
         "store": None,
-        "live": {"directory": str(cli.cache), "bad": [], "quarantine": None},
+        "live": {"directory": str(cli.cache), "bad": [], "quarantine": None, "notes": []},
     }
     (cli.cache / helpers.NATIVE).write_bytes(b"")
     assert f"bad: {helpers.NATIVE}: empty" in cli.run("verify", "--live", str(cli.cache), rc=5).stdout

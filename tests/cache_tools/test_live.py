@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
 from cache_tools.live import check_live, quarantine
+from cache_tools.notes import notes
+from cache_tools.scan import scan
 
 from . import helpers
 
@@ -53,7 +56,7 @@ def test_the_deep_check_compares_names_with_content(cache: Path) -> None:
     assert found(cache) == {}
     assert found(cache, deep=True) == {
         graph: "its content does not hash to its name",
-        "aotautograd/akey/0000": "its content does not hash to its name",
+        "aotautograd/akey/0000": "a foreign pickle: torch names entries by their checksum, and executes what lies here",
         helpers.BEST_CONFIG: "no valid JSON",
         "ca/link.py": "a link",
     }
@@ -62,6 +65,49 @@ def test_the_deep_check_compares_names_with_content(cache: Path) -> None:
 def test_what_others_can_write_is_told(cache: Path) -> None:
     (cache / helpers.NATIVE).chmod(0o777)
     assert "everybody" in found(cache, deep=True)[helpers.NATIVE]
+
+
+def test_folders_that_others_can_write_to_are_closed_and_stay(cache: Path) -> None:
+    for folder in (cache, cache / "fxgraph"):
+        folder.chmod(0o777)
+    (cache / "locks").chmod(0o1777)  # sticky, as /tmp: nobody can replace another's file
+    bad = check_live(cache, deep=True)
+    assert [(file.path, file.folder) for file in bad] == [(".", True), ("fxgraph", True)]
+    assert found(cache) == {}, "the quick check looks at content only"
+    done = quarantine(cache, bad)
+    assert ([file.path for file in done.closed], done.folder, done.busy) == ([".", "fxgraph"], None, ())
+    assert found(cache, deep=True) == {}
+
+
+def test_what_belongs_to_another_user_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:  # root's own files are trusted, so make them somebody's
+        os.chown(cache / helpers.NATIVE, 4242, -1)
+        os.chown(cache / "fxgraph", 4242, -1)
+        expected = {helpers.NATIVE, "fxgraph"}
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        expected = {*(path for path in helpers.tree(cache) if not path.startswith(("locks", "ca/."))), *folders(cache)}
+    bad = found(cache, deep=True)
+    assert bad.keys() == expected
+    assert all("user " in reason for reason in bad.values())
+    if os.geteuid() == 0:
+        done = quarantine(cache, check_live(cache, deep=True))
+        assert [file.path for file in done.moved] == [helpers.NATIVE]
+        assert [file.path for file in done.busy] == ["fxgraph"], "somebody else's folder is not ours to change"
+
+
+def folders(cache: Path) -> set[str]:
+    return {path.relative_to(cache).as_posix() for path in (cache, *cache.rglob("*")) if path.is_dir()}
+
+
+def test_entries_that_are_there_twice_are_noted_and_not_bad(cache: Path) -> None:
+    assert notes(cache, scan(cache)) == ()
+    data = b"the same graph, compiled by another process"
+    twin = helpers.write(cache, f"fxgraph/ab/fabkey/{helpers.b32(data)}", data)
+    assert found(cache, deep=True) == {}
+    (note,) = notes(cache, scan(cache))
+    assert (note.id, "1 graphs have 1 entries too many" in note.message) == ("duplicates", True)
+    assert twin in scan(cache).duplicates["fxgraph/ab/fabkey"]
 
 
 def test_quarantine_moves_and_keeps_the_path(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ TorchCache = tuple[Path, dict[str, Any]]
 def test_every_file_of_a_real_cache_has_a_kind_and_a_matching_name(torch_cache: TorchCache) -> None:
     cache_dir, _ = torch_cache
     kinds = {entry.kind.value for entry in scan(cache_dir).entries}
-    assert kinds == {"fxgraph", "aotautograd", "source", "native"}
+    assert kinds == {"fxgraph", "aotautograd", "source", "native", "keys"}
     assert check_live(cache_dir, deep=True) == ()
 
 

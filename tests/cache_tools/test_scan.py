@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,6 +31,7 @@ from . import helpers
         ("cache/44136fa3", Kind.GEMM),
         ("dynamo/code_state_job1_None_.pkl", Kind.PGO),
         ("dynamo/source/entry", Kind.PRECOMPILE),
+        ("cache_tools/0f3a.json", Kind.KEYS),
         ("locks/ciq.lock", Kind.LOCK),
         ("dynamo/code_state_job1_None_.pkl.lock", Kind.LOCK),
         ("a4/.4538.140.tmp", Kind.TEMP),
@@ -68,6 +72,44 @@ def test_scan_keeps_entries_and_counts_the_rest(tmp_path: Path) -> None:
     assert found.skipped == {"empty": 1, "header": 1, "link": 2, "lock": 1, "temp": 1, "unsafe name": 1}
     executable = {entry.path for entry in found.entries if entry.executable}
     assert executable == {helpers.NATIVE}
+
+
+def test_a_scan_beside_a_busy_writer_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is renamed from one folder to another while they are listed must not be missed."""
+    cache = tmp_path / "cache"
+    path = helpers.write(cache, "zz/cmoving.py", b"x = 1")
+    helpers.write(cache, "aa/cstill.py", b"x = 2")
+    moves = iter(["aa/cmoving.py"])  # after aa was listed, before zz is
+
+    def list_and_move(folder: Path) -> Any:
+        if Path(folder).name == "zz" and (destination := next(moves, None)):
+            (cache / path).rename(cache / destination)
+        return scandir(folder)
+
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", list_and_move)
+    found = scan(cache)
+    assert [entry.path for entry in found.entries] == ["aa/cmoving.py", "aa/cstill.py"]
+    assert found.settled
+
+
+def test_a_writer_that_never_rests_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    helpers.make_cache(cache)
+    numbers = itertools.count()
+
+    def list_and_add(folder: Path) -> Any:
+        listing = scandir(folder)
+        helpers.write(cache, f"locks/{next(numbers)}.lock", b"")  # locks come and go, and say nothing
+        if busy:
+            helpers.write(cache, f"ca/cnew{next(numbers)}.py", b"x")
+        return listing
+
+    scandir, busy = os.scandir, False
+    monkeypatch.setattr(os, "scandir", list_and_add)
+    assert scan(cache).settled
+    busy = True
+    assert not scan(cache).settled
 
 
 def test_scan_of_nothing_says_what_to_give(tmp_path: Path) -> None:
