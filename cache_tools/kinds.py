@@ -62,7 +62,7 @@ def kind_of(path: str) -> Kind:
     *folders, name = path.split("/")
     if name.endswith(".lock") or folders[:1] == ["locks"]:
         return Kind.LOCK
-    if any(_TEMP.fullmatch(part) for part in (*folders, name)):
+    if "tmp" in path and any(_TEMP.fullmatch(part) for part in (*folders, name)):
         return Kind.TEMP
     if folders[:1] == ["precompiled_headers"]:
         return Kind.HEADER
@@ -92,5 +92,14 @@ def name_matches(path: str, kind: Kind, data: bytes) -> bool:
     return name == _base32(data)
 
 
+def digest_matches(path: str, digest: bytes) -> bool:
+    """``name_matches`` for the pickles, whose name is their content's sha256 (``digest``)."""
+    return path.rpartition("/")[2] == _encode(digest)
+
+
 def _base32(data: bytes) -> str:
-    return base64.b32encode(hashlib.sha256(data).digest())[:51].decode().lower()
+    return _encode(hashlib.sha256(data).digest())
+
+
+def _encode(digest: bytes) -> str:
+    return base64.b32encode(digest)[:51].decode().lower()

@@ -1,9 +1,10 @@
 """Carrying out a restore plan.
 
 In: a ``RestorePlan`` (see plan.py). Out: a ``RestoreResult``, and the files of the snapshot in the target.
-Everything is read, verified and written to a staging directory before the target is touched. A target that is absent
-appears in one rename; an existing one is completed file by file where files are absent or provably broken. No existing
-file is ever opened for writing: a process may have it mapped. Stopped at any moment it leaves misses at worst.
+Everything is read, verified, written to a staging directory and made durable at once before the target is touched. A
+target that is absent appears in one rename; an existing one is completed file by file where files are absent or
+provably broken. No existing file is ever opened for writing: a process may have it mapped. Stopped at any moment it
+leaves misses at worst, and its staging directory to the next restore, which removes it.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
-import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from cache_tools import lease, stamps
 from cache_tools.errors import CorruptError, IncompatibleError, storage_errors
+from cache_tools.intake import BATCH, Progress, workers
 from cache_tools.manifest import ManifestEntry
 from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_restore
 from cache_tools.relocate import expand, is_group
-from cache_tools.snapshot import WRITERS, Progress
-from cache_tools.target import check_target, exchange, make_parents
-from envguard import atomic
+from cache_tools.target import check_target, exchange, make_parents, staging_directory
+from envguard import fsops
+from envguard.errors import UsageError
 
 __all__ = ["Action", "Match", "Mode", "RestorePlan", "RestoreResult", "best_match", "execute", "plan_restore"]
 
@@ -53,18 +54,18 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
     if plan.comparison.fatal and not force:
         raise IncompatibleError(_refusal(plan))
     check_target(plan.target)
-    if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
-        return _result(plan, Counter(), 0)
-    with storage_errors(f"restoring {plan.id[:12]} to {plan.target}"):
+    with storage_errors(f"restoring {plan.id[:12]} to {plan.target}"), lease.using(plan.store.root, plan.id):
+        if not plan.store.manifest_path(plan.id).exists():
+            raise UsageError(f"snapshot {plan.id[:12]} was pruned a moment ago: choose another, see dflash cache list")
+        stamps.mark_used(plan.store.root, plan.id)
+        if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
+            return _result(plan, Counter(), 0)
         # A merge stages inside the target: it may be a mount point, and a link cannot leave a file system.
         where = plan.target.parent if plan.whole else plan.target
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".tmp-restore-{plan.target.name}-", dir=where))  # mode 0700
-        try:
+        with staging_directory(where, plan.target.name) as staging:
             written = _stage(plan, staging, on_progress)
             lost = _appear(plan, staging) if plan.whole else _merge(plan, staging)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
     return _result(plan, lost, written)
 
 
@@ -89,47 +90,59 @@ def _refusal(plan: RestorePlan) -> str:
 def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> int:
     """Write every file that is needed, verified and durable, under ``staging``; the bytes written."""
     needed = [entry for action, entry in plan.actions if action in (Action.ADD, Action.REPAIR)]
+    folders = {""} | {entry.path.rpartition("/")[0] for entry in needed}
+    for folder in sorted(folders):
+        make_parents(staging, f"{folder}/")
     total, done = sum(entry.size for entry in needed), 0
-    with ThreadPoolExecutor(WRITERS) as pool:
-        for size in pool.map(lambda entry: _stage_one(plan, staging, entry), needed):
+    batches = [needed[at : at + BATCH] for at in range(0, len(needed), BATCH)]
+    with ThreadPoolExecutor(workers()) as pool:
+        for size in pool.map(lambda batch: sum(_stage_one(plan, staging, entry) for entry in batch), batches):
             done += size
             if on_progress:
                 on_progress(done, total)
-    for folder, _, _ in os.walk(staging):
-        atomic.fsync_dir(Path(folder))
+    root = os.fspath(staging)
+    fsops.sync_tree(staging, [f"{root}/{entry.path}" for entry in needed], [item[0] for item in os.walk(staging)])
     return done
 
 
 def _stage_one(plan: RestorePlan, staging: Path, entry: ManifestEntry) -> int:
-    data = _content(plan, entry)
-    file = make_parents(staging, entry.path) / entry.path.rpartition("/")[2]
-    fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o755 if entry.executable else 0o644)
-    with os.fdopen(fd, "wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(fd)
-    return len(data)
+    fd = fsops.create(f"{staging}/{entry.path}", mode=0o755 if entry.executable else 0o644)
+    try:
+        written = 0
+        for data in _content(plan, entry):
+            fsops.write(fd, data)
+            written += len(data)
+        fsops.start_writeback(fd)
+        return written
+    finally:
+        os.close(fd)
 
 
-def _content(plan: RestorePlan, entry: ManifestEntry) -> bytes:
-    data = plan.store.read_blob(entry.sha256, limit=entry.size)
-    if len(data) != entry.size:
+def _content(plan: RestorePlan, entry: ManifestEntry) -> Iterator[bytes]:
+    chunks = plan.store.blob_chunks(entry.sha256, limit=entry.size)
+    if is_group(entry.path):
+        data = b"".join(chunks)
+        moved = expand(data, plan.target) if len(data) == entry.size else data
+        if moved is None:
+            raise CorruptError(f"{plan.store.blob_path(entry.sha256)} is no group file of triton that may be restored")
+        yield moved
+        length = len(data)
+    else:
+        length = 0
+        for chunk in chunks:
+            yield chunk
+            length += len(chunk)
+    if length != entry.size:
         origin = plan.store.manifest_path(plan.id)
-        raise CorruptError(f"{origin} gives {entry.path} {entry.size} bytes where its blob has {len(data)}: delete it")
-    if not is_group(entry.path):
-        return data
-    moved = expand(data, plan.target)
-    if moved is None:
-        raise CorruptError(f"{plan.store.blob_path(entry.sha256)} is no group file of triton that may be restored")
-    return moved
+        raise CorruptError(f"{origin} gives {entry.path} {entry.size} bytes where its blob has {length}: delete it")
 
 
 def _appear(plan: RestorePlan, staging: Path) -> Counter[Action]:
     if plan.target.exists() and plan.mode is Mode.REPLACE:
         exchange(staging, plan.target)  # the old directory is removed as the staging directory
     else:
-        staging.rename(plan.target)
-    atomic.fsync_dir(plan.target.parent)
+        fsops.rename(staging, plan.target)
+    fsops.fsync_dir(plan.target.parent)
     return Counter()
 
 
@@ -144,18 +157,18 @@ def _merge(plan: RestorePlan, staging: Path) -> Counter[Action]:
             folder = make_parents(plan.target, entry.path)
             destination = folder / entry.path.rpartition("/")[2]
             if action is Action.REPAIR:
-                (staging / entry.path).rename(destination)
+                fsops.rename(staging / entry.path, destination)
             elif not _link(staging / entry.path, destination):
                 lost[action] += 1
             folders.update(itertools.takewhile(lambda one: one != plan.target.parent, (folder, *folder.parents)))
-        _sync(folders)
+        fsops.sync_tree(plan.target, (), folders)
     return lost
 
 
 def _link(source: Path, destination: Path) -> bool:
     """Move ``source`` to ``destination`` unless something is there."""
     try:
-        os.link(source, destination)
+        fsops.link(source, destination)
     except FileExistsError:
         return False
     except OSError as error:
@@ -163,12 +176,5 @@ def _link(source: Path, destination: Path) -> bool:
             raise
         if os.path.lexists(destination):  # a file system without hard links: a small window remains
             return False
-        source.rename(destination)
-        return True
-    source.unlink()
-    return True
-
-
-def _sync(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        atomic.fsync_dir(folder)
+        fsops.rename(source, destination)
+    return True  # the first name goes with the staging directory

@@ -11,14 +11,16 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cache_tools.kinds import NOT_KEPT, Kind, kind_of
+from cache_tools.stamps import Status, status_of
 from envguard.errors import UsageError
 
 SAFE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 """What one part of a path may look like, in a cache that we keep and in a manifest that we believe."""
+_SAFE_PATH = re.compile(rf"{SAFE_NAME.pattern.replace('$', '(?:/|$)')}(?:/{SAFE_NAME.pattern.replace('$', '(?:/|$)')})*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +33,8 @@ class Entry:
     size: int
     """Bytes."""
     executable: bool
+    status: Status = field(default=(0, 0, 0, 0), compare=False)
+    """What changes when the file does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +75,12 @@ def _judge(path: str, status: os.stat_result | None) -> Entry | str:
     kind = kind_of(path)
     if kind in NOT_KEPT:
         return kind.value
-    if not all(SAFE_NAME.fullmatch(part) for part in path.split("/")):
+    if not _SAFE_PATH.fullmatch(path):
         return "unsafe name"
     if status.st_size == 0:
         return "empty"
-    return Entry(path=path, kind=kind, size=status.st_size, executable=bool(status.st_mode & stat.S_IXUSR))
+    executable = bool(status.st_mode & stat.S_IXUSR)
+    return Entry(path=path, kind=kind, size=status.st_size, executable=executable, status=status_of(status))
 
 
 def walk(root: Path) -> Iterator[tuple[str, os.stat_result | None]]:

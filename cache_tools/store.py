@@ -1,48 +1,67 @@
 """A store of snapshots: content-addressed blobs, manifests and names, each written once.
 
-    config.json              {"format":1}
-    blobs/ab/<sha256>        content, see blobs.py; named by the sha256 of the uncompressed data
+    config.json              {"format":2}
+    blobs/<sha256>.pack      contents, see blobs.py; named by the sha256 of the pack's index
     snapshots/<id>.json      canonical manifest, named by its sha256
     refs/<name>              the id that a human name stands for, and a newline
-    lock                     shared by writers; a future ``prune`` takes it alone
+    pins/<id>                empty: ``prune`` keeps that snapshot
+    leases/*.lock            who is using what, see lease.py
+    stamps/*.stamp           what may be lost, see stamps.py
+    lock                     shared by writers; ``prune`` takes it alone
 
 In: bytes, manifests, names. Out: the same, verified on every read. A snapshot becomes visible last: blobs, manifest,
-name. Whatever the moment of a crash, what is listed is complete. It deletes nothing.
+name. Whatever the moment of a crash, what is listed is complete. It needs neither hard links nor locks of its file
+system. It deletes nothing; see prune.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
+import functools
+import hashlib
+import logging
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from cache_tools import blobs, manifest
+from cache_tools import blobs, lease, manifest
+from cache_tools.blobs import Place
+from cache_tools.blobwriter import BlobWriter
 from cache_tools.errors import CorruptError
 from cache_tools.manifest import ID, Manifest
+from cache_tools.packs import LARGE, PackIndex, PackReader
 from envguard import atomic
 from envguard.errors import UsageError
 
-FORMAT = 1
-CONFIG = b'{"format":1}'
+log = logging.getLogger(__name__)
+
+FORMAT = 2
+CONFIG = b'{"format":2}'
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_MANIFEST_BYTES = 512 << 20
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
 _FILE_MODE = 0o600  # entries of a cache hold environment variables and paths
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Store:
     """An existing store; see ``open_store`` and ``create_store``."""
 
-    root: Path
+    def __init__(self, *, root: Path) -> None:
+        self.root = root
+
+    @functools.cached_property
+    def index(self) -> PackIndex:
+        """Where blobs are; ``index.reload()`` takes in what other processes did."""
+        return PackIndex(self.root / "blobs")
+
+    @functools.cached_property
+    def _reader(self) -> PackReader:
+        return PackReader(self.index)
 
     def blob_path(self, sha256: str) -> Path:
-        """Where the blob of that digest is, or would be."""
-        return self.root / "blobs" / sha256[:2] / sha256
+        """The file that holds the blob of that digest; where there is none, ``blobs/<sha256>``, for messages."""
+        place = self.index.places.get(bytes.fromhex(sha256))
+        return self.root / "blobs" / (place.pack if place else sha256)
 
     def manifest_path(self, id_: str) -> Path:
         """Where the manifest of that snapshot is, or would be."""
@@ -53,40 +72,78 @@ class Store:
         return self.root / "refs" / name
 
     @contextlib.contextmanager
-    def adding(self) -> Iterator[None]:
-        """Hold off deletion (not other writers) while blobs are written that no manifest names yet."""
-        fd = os.open(self.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(fd)
-
-    def add_blob(self, data: bytes, sha256: str) -> bool:
-        """Keep ``data``, whose digest is ``sha256``; False if it was there, intact, already.
+    def adding(self) -> Iterator[BlobWriter]:
+        """A writer of blobs; what it holds is visible after its ``commit``. Nothing is pruned meanwhile.
 
         Raises:
             OSError: the disk is full or the store unwritable; nothing half written is visible then.
         """
-        path = self.blob_path(sha256)
-        if path.exists() and blobs.is_intact(path.read_bytes()):
-            return False  # a damaged one is written again: trusting it would lose this snapshot
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        atomic.write_bytes(path, blobs.encode(data), mode=_FILE_MODE)
-        return True
+        with lease.writing(self.root):
+            self.index.reload()
+            writer = BlobWriter(self)
+            try:
+                yield writer
+            finally:
+                writer.close()
 
     def read_blob(self, sha256: str, *, limit: int) -> bytes:
         """The content with that digest, of at most ``limit`` bytes.
 
         Raises:
-            CorruptError: it is missing or any of its bits changed; the message names the file.
+            CorruptError: it is missing or damaged; the message names the file.
         """
-        path = self.blob_path(sha256)
+        return b"".join(self.blob_chunks(sha256, limit=limit))
+
+    def blob_chunks(self, sha256: str, *, limit: int) -> Iterator[bytes]:
+        """``read_blob`` piece by piece, so that memory stays small: believe nothing before the last piece.
+
+        Raises:
+            CorruptError: as ``read_blob``; perhaps only after the last piece.
+        """
+        digest = bytes.fromhex(sha256)
+        place = self._find(digest)
+        origin = self.root / "blobs" / place.pack
+        if place.length < LARGE and limit < LARGE:
+            yield self._whole(digest, place, limit)
+            return
+        content = hashlib.sha256()
+        for chunk in self._reader.chunks(place, limit=limit, origin=origin):
+            content.update(chunk)
+            yield chunk
+        if content.digest() != digest:
+            raise CorruptError(f"{origin} is damaged: the content of blob {sha256[:12]} does not hash to its name")
+
+    def _whole(self, digest: bytes, place: Place, limit: int) -> bytes:
+        origin = self.root / "blobs" / place.pack
         try:
-            blob = path.read_bytes()
-        except FileNotFoundError as error:
-            raise CorruptError(f"{path} is missing: the store is incomplete") from error
-        return blobs.decode(blob, sha256=sha256, limit=limit, origin=path)
+            return blobs.decode(self._reader.frame(place), sha256=digest.hex(), limit=limit, origin=origin)
+        except CorruptError:
+            other = self.index.elsewhere(place, digest)
+            if other is None:
+                raise
+            log.warning("%s is damaged, another pack has what is needed", origin)
+            origin = self.root / "blobs" / other.pack
+            return blobs.decode(self._reader.frame(other), sha256=digest.hex(), limit=limit, origin=origin)
+
+    def _find(self, digest: bytes) -> Place:
+        for attempt in range(2):
+            place = self.index.places.get(digest)
+            try:
+                if place is not None:
+                    self._reader.descriptor(place.pack)
+                    return place
+            except FileNotFoundError:
+                pass  # prune has moved what it kept into another pack
+            if attempt == 0:
+                self.index.reload()
+        raise self.missing(digest.hex())
+
+    def missing(self, sha256: str) -> CorruptError:
+        """The error for a blob that no readable pack holds."""
+        for error in self.index.damaged.values():
+            return error
+        path = self.root / "blobs" / sha256
+        return CorruptError(f"{path} is missing, no pack holds it: the store is incomplete; was the copy finished?")
 
     def add_manifest(self, content: Manifest) -> tuple[str, bool]:
         """Keep a manifest whose blobs are all there; its id, and whether it is new.
@@ -109,6 +166,14 @@ class Store:
         Raises:
             CorruptError: it is missing, changed, or nothing that may be acted upon.
         """
+        return manifest.from_bytes(self.manifest_bytes(id_), origin=str(self.manifest_path(id_)))
+
+    def manifest_bytes(self, id_: str) -> bytes:
+        """The bytes of a manifest, which hash to ``id_``: what was written, if not what may be acted upon.
+
+        Raises:
+            CorruptError: it is missing or changed.
+        """
         path = self.manifest_path(id_)
         try:
             size = path.stat().st_size
@@ -117,7 +182,7 @@ class Store:
             raise CorruptError(f"{path} is missing: the store is incomplete") from error
         if manifest.id_of(data) != id_:
             raise CorruptError(f"{path} does not hash to its name: it was changed after it was written; delete it")
-        return manifest.from_bytes(data, origin=str(path))
+        return data
 
     def set_ref(self, name: str, id_: str) -> None:
         """Let ``name`` stand for snapshot ``id_``; an older meaning is replaced."""
@@ -216,5 +281,5 @@ def create_store(root: Path) -> Store:
     return Store(root=root)
 
 
-_SKELETON = re.compile(r"blobs|snapshots|refs|lock|\.tmp-.*")
+_SKELETON = re.compile(r"blobs|snapshots|refs|leases|lock|\.tmp-.*")
 """What a store that was being made may hold already."""

@@ -1,21 +1,27 @@
 """Where a cache may be restored to, and how a directory is put there at once.
 
-In: a path. Out: a refusal, or directories swapped atomically. Everything in a cache is executed, so a place that
+In: a path. Out: a refusal, a staging directory, or directories swapped atomically. Everything in a cache is executed, so a place that
 somebody else can write to is refused, and links are not followed. It knows nothing of snapshots.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
+import errno
+import logging
 import os
+import secrets
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from cache_tools import lease
 from cache_tools.errors import StorageError
+from envguard import fsops
 from envguard.errors import UsageError
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+log = logging.getLogger(__name__)
 
 
 def check_target(target: Path) -> None:
@@ -53,7 +59,7 @@ def make_parents(target: Path, path: str) -> Path:
     for part in path.split("/")[:-1]:
         folder = folder / part
         try:
-            folder.mkdir(mode=0o755)
+            fsops.mkdir(folder, mode=0o755)
         except FileExistsError:
             if not stat.S_ISDIR(folder.lstat().st_mode):
                 raise UsageError(f"{folder} is a link or a file: remove it, or restore with --replace") from None
@@ -66,10 +72,33 @@ def exchange(new: Path, old: Path) -> None:
     Raises:
         StorageError: this system cannot; nothing was changed.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):
-        raise StorageError(f"this system cannot swap directories in one step: remove {old}, then restore again")
-    arguments = (_AT_FDCWD, os.fsencode(new), _AT_FDCWD, os.fsencode(old), _RENAME_EXCHANGE)
-    if libc.renameat2(*arguments) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise StorageError(f"{old} cannot be swapped in one step ({reason}): remove it, then restore again")
+    try:
+        fsops.exchange(new, old)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+            raise
+        reason = error.strerror
+        raise StorageError(f"{old} cannot be swapped in one step ({reason}): remove it, then restore again") from error
+
+
+@contextlib.contextmanager
+def staging_directory(where: Path, name: str) -> Iterator[Path]:
+    """A new directory of this user alone under ``where``, removed at the end unless it was renamed away.
+
+    Those that killed processes left are removed first; the name tells whose they are.
+    """
+    prefix = f".tmp-restore-{name[:64]}-"
+    for left in sorted(where.glob(f"{prefix}*")):
+        owner = left.name.removeprefix(prefix).partition("-")[0]
+        with contextlib.suppress(FileNotFoundError):
+            if lease.is_over(owner, time.time() - left.lstat().st_mtime):
+                fsops.remove_tree(left)
+    staging = where / f"{prefix}{lease.owner()}-{secrets.token_hex(8)}"
+    fsops.mkdir(staging, mode=0o700)
+    try:
+        yield staging
+    finally:
+        try:
+            fsops.remove_tree(staging)
+        except OSError as error:  # the first error counts, and the next restore removes it
+            log.warning("%s could not be removed: %s", staging, error)

@@ -6,12 +6,16 @@ It reads everything it judges and changes nothing; leftovers of killed writers (
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cache_tools import blobs
+from cache_tools.blobs import Place
 from cache_tools.errors import CorruptError, storage_errors
-from cache_tools.manifest import ID, MAX_ENTRY_BYTES, Manifest
+from cache_tools.manifest import ID, Manifest
+from cache_tools.packs import PackReader
 from cache_tools.scan import walk
 from cache_tools.store import Store, open_store
 
@@ -94,7 +98,8 @@ def verify_store(
         else:
             check.refs()
             check.everything()
-        check.contents(on_progress)
+        check.packs()
+        check.contents(on_progress, everything=not names)
     return Verification(
         snapshots=check.snapshots, blobs=check.blobs, bytes=check.bytes, problems=tuple(check.problems.values())
     )
@@ -107,8 +112,8 @@ class _Check:
         self.store = store
         self.snapshots = self.blobs = self.bytes = 0
         self.problems: dict[str, Problem] = {}
-        self.pending: dict[str, int | None] = {}
-        """Digest → bytes of its content; None where no manifest tells."""
+        self.wanted: dict[str, tuple[int, str]] = {}
+        """Digest → bytes of its content, and a file that has it, as manifests say."""
 
     def note(self, path: Path, reason: str) -> None:
         relative = path.relative_to(self.store.root).as_posix()
@@ -139,18 +144,20 @@ class _Check:
             if status is None or file.name.startswith(".tmp-"):
                 continue
             self.bytes += status.st_size
-            digest = file.name
-            if ID.fullmatch(digest) and file == self.store.blob_path(digest):
-                self.pending.setdefault(digest, None)
-            elif not self._is_known(file):
+            if not self._is_known(file):
                 self.note(file, "does not belong into a store: remove it")
 
     def _is_known(self, file: Path) -> bool:
         root = self.store.root
+        folder, stem = file.parent, file.stem
         return (
             file in (root / "config.json", root / "lock")
-            or (file.parent == root / "snapshots" and file.suffix == ".json" and bool(ID.fullmatch(file.stem)))
-            or (file.parent == root / "refs" and file.name in self.store.names())
+            or (folder == root / "blobs" and file.suffix == blobs.SUFFIX and bool(ID.fullmatch(stem)))
+            or (folder == root / "snapshots" and file.suffix == ".json" and bool(ID.fullmatch(stem)))
+            or (folder == root / "refs" and file.name in self.store.names())
+            or (folder == root / "pins" and bool(ID.fullmatch(file.name)) and file.lstat().st_size == 0)
+            or (folder == root / "leases" and file.suffix == ".lock")
+            or (folder == root / "stamps" and file.suffix == ".stamp")
         )
 
     def manifest(self, id_: str) -> None:
@@ -162,19 +169,56 @@ class _Check:
             self.note(path, str(error))
             return
         for entry in content.entries:
-            if self.pending.setdefault(entry.sha256, entry.size) != entry.size:
+            if self.wanted.setdefault(entry.sha256, (entry.size, entry.path))[0] != entry.size:
                 self.note(path, f"gives blob {entry.sha256[:12]} two sizes: it was not written by this tool; delete it")
 
-    def contents(self, on_progress: Callable[[int, int], None] | None) -> None:
-        for done, (digest, size) in enumerate(sorted(self.pending.items()), 1):
-            path = self.store.blob_path(digest)
-            try:
-                length = len(self.store.read_blob(digest, limit=size or MAX_ENTRY_BYTES))
-            except CorruptError as error:
-                self.note(path, str(error))
-            else:
-                if size is not None and length != size:
-                    self.note(path, f"has {length} bytes of content where a manifest says {size}")
-            self.blobs += 1
-            if on_progress:
-                on_progress(done, len(self.pending))
+    def packs(self) -> None:
+        """Every pack, bit by bit; what is in none of them is missing."""
+        for name, error in self.store.index.damaged.items():
+            self.note(self.store.root / "blobs" / name, str(error))
+
+    def contents(self, on_progress: Callable[[int, int], None] | None, *, everything: bool) -> None:
+        """The blobs that manifests name, or all of them; in the order in which they lie on the disk."""
+        index = self.store.index
+        for digest in self.wanted.keys() - {digest.hex() for digest in index.places}:
+            path = self.store.root / "blobs" / digest
+            self.note(path, f"{self.wanted[digest][1]} is missing, no pack holds it: was the copy finished?")
+        chosen = [
+            (name, place.offset, digest, place)
+            for name, places in index.packs.items()
+            for digest, place in places.items()
+            if everything or (digest.hex() in self.wanted and index.places[digest] is place)
+        ]
+        total = sum(place.length for _, _, _, place in chosen)
+        reader = PackReader(index)
+        done = 0
+        try:
+            for name, _, digest, place in sorted(chosen, key=lambda one: one[:2]):
+                self._content(reader, name, digest, place)
+                self.blobs += 1
+                done += place.length
+                if on_progress:
+                    on_progress(done, total)
+        finally:
+            reader.close()
+
+    def _content(self, reader: PackReader, name: str, digest: bytes, place: Place) -> None:
+        path = self.store.root / "blobs" / name
+        size = self.wanted.get(digest.hex(), (place.size, ""))[0]
+        if size != place.size:
+            self.note(path, f"has {place.size} bytes for blob {digest.hex()[:12]} where a manifest says {size}")
+            return
+        frame, content, length = hashlib.sha256(), hashlib.sha256(), 0
+        try:
+            for part in reader.parts(place):
+                frame.update(part)
+            if frame.digest() != place.frame_sha256:
+                raise CorruptError(f"{path} is damaged at blob {digest.hex()[:12]}: it does not match its own checksum")
+            for chunk in reader.chunks(place, limit=place.size, origin=path):
+                content.update(chunk)
+                length += len(chunk)
+        except CorruptError as error:
+            self.note(path, str(error))
+            return
+        if content.digest() != digest or length != place.size:
+            self.note(path, f"is damaged: the content of blob {digest.hex()[:12]} does not hash to its name")

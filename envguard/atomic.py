@@ -10,21 +10,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from envguard import fsops
 
 CHUNK = 1 << 20  # bytes read at a time when hashing a file
 
 
 def fsync_dir(path: Path) -> None:
     """Make renames inside ``path`` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    fsops.fsync_dir(path)
+
+
+def temp_name(path: Path) -> Path:
+    """A sibling of ``path`` to write first, known as a leftover by its name if its writer is killed."""
+    return path.parent / f".tmp-{secrets.token_hex(8)}"
 
 
 def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
@@ -33,21 +37,23 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     Raises:
         OSError: the directory is missing or unwritable, or the disk is full; the old file is untouched then.
     """
-    fd, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
-    temp = Path(name)
+    temp = temp_name(path)
+    fd = fsops.create(temp, mode=0o600)
     try:
-        with os.fdopen(fd, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        if temp.stat().st_size != len(data):
-            raise OSError(f"short write to {temp}: {temp.stat().st_size} of {len(data)} bytes")
-        temp.chmod(mode)
-        temp.rename(path)
+        try:
+            fsops.write(fd, data)
+            os.fchmod(fd, mode)
+            fsops.fsync(fd)
+            size = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        if size != len(data):
+            raise OSError(f"short write to {temp}: {size} of {len(data)} bytes")
+        fsops.rename(temp, path)
     except BaseException:
-        temp.unlink(missing_ok=True)
+        fsops.unlink(temp, missing_ok=True)
         raise
-    fsync_dir(path.parent)
+    fsops.fsync_dir(path.parent)
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
@@ -70,20 +76,20 @@ def new_directory(path: Path) -> Iterator[Path]:
         for root, _, files in os.walk(temp):
             for file in files:
                 with open(os.path.join(root, file), "rb") as handle:
-                    os.fsync(handle.fileno())
-            fsync_dir(Path(root))
+                    fsops.fsync(handle.fileno())
+            fsops.fsync_dir(root)
         temp.chmod(0o755)
-        temp.rename(path)
+        fsops.rename(temp, path)
     except BaseException:
         shutil.rmtree(temp, ignore_errors=True)
         raise
-    fsync_dir(path.parent)
+    fsops.fsync_dir(path.parent)
 
 
 def sweep(path: Path) -> None:
     """Remove what killed ``new_directory`` calls for ``path`` left; call it under the lock that writers of it hold."""
     for left in path.parent.glob(f".tmp-{path.name}-*"):
-        shutil.rmtree(left)
+        fsops.remove_tree(left)
 
 
 def sha256_bytes(data: bytes) -> str:

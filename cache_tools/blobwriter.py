@@ -1,0 +1,147 @@
+"""Adding blobs to a store: only those that it does not hold intact, all made durable together.
+
+In: contents and their digests. Out: new packs, at ``commit``. What a store holds is believed where a stamp says that the
+pack was written or checked here and its file has not changed since, and is checked bit by bit elsewhere. A damaged
+pack is replaced once all that it should hold is intact in other packs; else it stays, for ``verify`` to name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cache_tools import blobs, stamps
+from cache_tools.errors import CorruptError
+from cache_tools.packs import PackReader, PackWriter
+from envguard import fsops
+
+if TYPE_CHECKING:
+    from cache_tools.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class BlobWriter:
+    """See ``Store.adding``; threads may share it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._folder = store.root / "blobs"
+        self._packs = PackWriter(self._folder)
+        self._local = threading.local()
+        self._trusted: dict[str, stamps.Status] = {}
+        self._bad: dict[str, set[bytes]] = {}
+        """Pack → digests whose frames are damaged."""
+        self._intact = self._check()
+
+    def holds(self, digest: bytes) -> bool:
+        """Whether the store, or this writer, has that content intact."""
+        return digest in self._intact or digest in self._packs.added
+
+    def add(self, data: bytes, digest: bytes) -> bool:
+        """Keep ``data``, whose sha256 is ``digest``; False if it is held already."""
+        if self.holds(digest):
+            return False
+        return self._packs.add(digest, self._compressor().compress(data), len(data))
+
+    def add_chunks(self, chunks: Iterator[bytes], digest: bytes, size: int) -> bool:
+        """``add`` for a content too large for memory.
+
+        Raises:
+            ValueError: the pieces come to something else; nothing was added.
+        """
+        return False if self.holds(digest) else self._packs.add_chunks(digest, chunks, size)
+
+    def commit(self) -> None:
+        """Make everything added durable and visible."""
+        superseded = [*self._rescue(), *self._unreadable()]
+        for pack in self._packs.seal():
+            self._trusted[pack.name] = stamps.status_of(pack.stat())
+        for name in superseded:
+            log.warning("%s was damaged; all it held is in other packs now", self._folder / name)
+            fsops.unlink(self._folder / name, missing_ok=True)
+            self._trusted.pop(name, None)
+        if superseded:
+            fsops.fsync_dir(self._folder)
+        rows: dict[str, list[int | str]] = {name: list(status) for name, status in self._trusted.items()}
+        if rows != self._remembered:
+            stamps.write(stamps.pack_stamp(self._store.root), rows)
+        self._store.index.reload()
+
+    def close(self) -> None:
+        """Remove what was not committed."""
+        self._packs.abandon()
+
+    def _compressor(self) -> blobs.zstandard.ZstdCompressor:
+        if not hasattr(self._local, "compressor"):
+            self._local.compressor = blobs.compressor()
+        compressor: blobs.zstandard.ZstdCompressor = self._local.compressor
+        return compressor
+
+    def _check(self) -> set[bytes]:
+        index = self._store.index
+        self._remembered = stamps.read(stamps.pack_stamp(self._store.root))
+        intact: set[bytes] = set()
+        reader = PackReader(index)
+        try:
+            for name, places in index.packs.items():
+                path = self._folder / name
+                status = stamps.status_of(path.stat())
+                if self._remembered.get(name) == list(status):
+                    self._trusted[name] = status
+                    intact.update(places)
+                    continue
+                bad = {digest for digest, place in places.items() if not blobs.is_intact(reader.frame(place), place)}
+                intact.update(places.keys() - bad)
+                if bad:
+                    self._bad[name] = bad
+                elif stamps.is_settled(status, time.time_ns()):
+                    self._trusted[name] = status
+        finally:
+            reader.close()
+        for name in self._bad:  # nor believe the good frames of a bad pack: they move to a new one
+            intact -= index.packs[name].keys() - self._held_outside(name)
+        return intact
+
+    def _held_outside(self, pack: str) -> set[bytes]:
+        return {
+            digest
+            for name, places in self._store.index.packs.items()
+            if name != pack
+            for digest in places.keys() - self._bad.get(name, set())
+        }
+
+    def _rescue(self) -> list[str]:
+        """Move the good frames of damaged packs to the new one; the packs of which nothing is missing then."""
+        superseded: list[str] = []
+        reader = PackReader(self._store.index)
+        try:
+            for name, bad in self._bad.items():
+                if not all(self.holds(digest) for digest in bad):
+                    continue
+                for digest, place in self._store.index.packs[name].items():
+                    if not self.holds(digest):
+                        self._packs.add(digest, reader.frame(place), place.size)
+                superseded.append(name)
+        finally:
+            reader.close()
+        return superseded
+
+    def _unreadable(self) -> list[str]:
+        """Packs with a damaged index, if every blob of every manifest is held without them."""
+        damaged = list(self._store.index.damaged)
+        if not damaged:
+            return []
+        try:
+            for id_ in self._store.ids():
+                for entry in self._store.read_manifest(id_).entries:
+                    if not self.holds(bytes.fromhex(entry.sha256)):
+                        return []
+        except CorruptError as error:
+            log.warning("damaged packs stay: %s", error)
+            return []
+        return damaged
+

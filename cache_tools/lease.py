@@ -1,0 +1,246 @@
+"""Who is using a store right now, across processes and machines: writers, users of a snapshot, the one that prunes.
+
+In: a store's directory. Out: small files under ``leases/`` that live as long as their block. One that was left by a killed
+process counts no more: on its own machine as soon as the process is gone, elsewhere after ``LIFETIME``. This works
+where locks do not cross machines, since it needs only a rename and a listing; where ``flock`` works it is taken besides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import logging
+import os
+import random
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cache_tools.errors import StorageError
+from envguard import atomic, fsops
+
+log = logging.getLogger(__name__)
+
+LIFETIME = 7 * 24 * 3600
+"""Seconds that a lease of another machine counts."""
+PATIENCE = 600
+"""Seconds to wait for somebody else's turn."""
+_POLL = 0.02
+_UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+_NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+WRITER = "writer"
+PRUNER = "prune"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """One lease that counts."""
+
+    path: Path
+    subject: str
+    """``writer``, ``prune``, or the id of the snapshot in use."""
+    holder: str
+    """``process 123 on host``."""
+
+
+@contextlib.contextmanager
+def writing(root: Path) -> Iterator[None]:
+    """Hold off pruning (not other writers) while blobs are written or relied upon that no manifest names yet."""
+    with _enter(root, WRITER), _flock(root, fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def using(root: Path, id_: str) -> Iterator[None]:
+    """Keep ``prune`` from removing snapshot ``id_``; does nothing where the store cannot be written, hence not pruned."""
+    try:
+        lease = _enter(root, id_)
+        lease.__enter__()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        log.info("no lease on a store that cannot be written: %s", error)
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        stack.push(lease.__exit__)
+        yield
+
+
+@contextlib.contextmanager
+def pruning(root: Path, patience: float = PATIENCE) -> Iterator[None]:
+    """Be the only one that prunes, with no writer at work.
+
+    Raises:
+        StorageError: somebody else prunes, or writes for longer than ``patience`` seconds.
+    """
+    deadline = time.monotonic() + patience
+    with _alone(root, deadline), _flock(root, fcntl.LOCK_EX, deadline):
+        while writers := [lease for lease in alive(root) if lease.subject == WRITER]:
+            _wait(deadline, f"{root} is written to by {writers[0].holder}")
+        yield
+
+
+def alive(root: Path) -> tuple[Lease, ...]:
+    """Every lease that counts."""
+    try:
+        names = sorted(name for name in os.listdir(root / "leases") if name.endswith(".lock"))
+    except FileNotFoundError:
+        return ()
+    found = (_read(root / "leases" / name) for name in names)
+    return tuple(lease for lease in found if lease)
+
+
+def dead(root: Path) -> tuple[Path, ...]:
+    """Files of leases that count no more."""
+    folder = root / "leases"
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".lock")) if folder.is_dir() else []
+    return tuple(folder / name for name in names if _read(folder / name) is None)
+
+
+def owner() -> str:
+    """This process, for the name of a temporary file; see ``is_over``."""
+    pid = os.getpid()
+    return f"{pid}.{_born(pid) or 0}.{hashlib.sha256(_place().encode()).hexdigest()[:12]}"
+
+
+def is_over(owner: str, age: float) -> bool:
+    """Whether the process that ``owner()`` named is gone, or on another machine and ``age`` (seconds) a day or more."""
+    pid, _, rest = owner.partition(".")
+    born, _, place = rest.partition(".")
+    if place != hashlib.sha256(_place().encode()).hexdigest()[:12] or not pid.isdecimal():
+        return age > 24 * 3600
+    return str(_born(int(pid))) != born
+
+
+@contextlib.contextmanager
+def _enter(root: Path, subject: str) -> Iterator[None]:
+    """Hold a lease that was taken while nobody pruned."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        with _lease(root, subject):
+            pruners = [lease for lease in alive(root) if lease.subject == PRUNER]
+            if not pruners:  # ours was visible before we looked: of two that come at once, one sees the other
+                yield
+                return
+        _wait(deadline, f"{root} is being pruned by {pruners[0].holder}")
+
+
+@contextlib.contextmanager
+def _alone(root: Path, deadline: float) -> Iterator[None]:
+    """Hold the only lease for pruning; who meets another steps back and tries again."""
+    while True:
+        with _lease(root, PRUNER) as own:
+            others = [lease for lease in alive(root) if lease.subject == PRUNER and lease.path != own]
+            if not others:
+                yield
+                return
+        _wait(deadline, f"{root} is being pruned by {others[0].holder}", random.uniform(_POLL, 10 * _POLL))
+
+
+@contextlib.contextmanager
+def _lease(root: Path, subject: str) -> Iterator[Path]:
+    folder = root / "leases"
+    with contextlib.suppress(FileExistsError):
+        fsops.mkdir(folder, mode=0o700)
+    path = folder / f"{subject}-{secrets.token_hex(8)}.lock"
+    temp = atomic.temp_name(path)
+    content = json.dumps({"subject": subject, "expires": time.time() + LIFETIME, **_self()}).encode()
+    fd = fsops.create(temp, mode=0o600)
+    try:
+        try:
+            fsops.write(fd, content)
+        finally:
+            os.close(fd)
+        fsops.rename(temp, path)  # never seen without its content; not synced: no lease outlives a crash of its machine
+        yield path
+    finally:
+        fsops.unlink(path, missing_ok=True)
+        fsops.unlink(temp, missing_ok=True)
+
+
+def _read(path: Path) -> Lease | None:
+    """The lease in a file; None if it counts no more."""
+    try:
+        data = path.read_bytes()
+        age = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    try:
+        fields = json.loads(data)
+        subject, host, pid = str(fields["subject"]), str(fields["host"]), int(fields["pid"])
+        expires, born, place = float(fields["expires"]), int(fields["born"]), str(fields["place"])
+    except (ValueError, KeyError, TypeError) as error:
+        log.warning("lease %s cannot be read (%s): it counts for %d days", path, error, LIFETIME // 86400)
+        subject = path.name.rpartition("-")[0]
+        return Lease(path=path, subject=subject, holder="nobody knows whom") if age < LIFETIME else None
+    counts = _born(pid) == born if place == _place() else time.time() < expires
+    return Lease(path=path, subject=subject, holder=f"process {pid} on {host}") if counts else None
+
+
+def _self() -> dict[str, str | int]:
+    pid = os.getpid()
+    return {"host": socket.gethostname(), "place": _place(), "pid": pid, "born": _born(pid) or 0}
+
+
+@functools.cache
+def _place() -> str:
+    """Where process ids mean the same: this start of this machine, and this container's numbering."""
+    try:
+        boot = open("/proc/sys/kernel/random/boot_id").read().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()} without /proc"
+
+
+def _born(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot: a number may have gone to another process; None if gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as handle:
+            fields = handle.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None if os.path.isdir("/proc/self") or not _exists(pid) else 0
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextlib.contextmanager
+def _flock(root: Path, how: int, deadline: float | None = None) -> Iterator[None]:
+    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, how | (fcntl.LOCK_NB if deadline else 0))
+                break
+            except BlockingIOError:
+                _wait(deadline or 0, f"{root} is in use")
+            except OSError as error:
+                if error.errno not in _NO_FLOCK:
+                    raise
+                log.info("%s has no locks; leases alone hold off pruning", root)
+                break
+        yield
+    finally:
+        os.close(fd)
+
+
+def _wait(deadline: float, problem: str, seconds: float = _POLL) -> None:
+    if time.monotonic() > deadline:
+        raise StorageError(f"{problem}: repeat this later")
+    time.sleep(seconds)

@@ -1,0 +1,261 @@
+"""The packs of a directory: finding a blob in them, and writing new ones.
+
+In: a directory. Out: an index of all packs in it, frames and contents, streamed where they are large; or, through a
+``PackWriter``, new packs: written under a temporary name, one sync each however many blobs, then renamed.
+It deletes nothing but what it wrote itself, and knows neither manifests nor who may write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from cache_tools import blobs
+from cache_tools.blobs import Place
+from cache_tools.errors import CorruptError
+from envguard import atomic, fsops
+
+PACK_BYTES = 128 << 20
+"""A pack that has reached so many bytes is sealed and another begun."""
+LARGE = 4 << 20
+"""Contents from so many bytes on are streamed."""
+CHUNK = 1 << 20
+_WRITEBACK_BYTES = 8 << 20
+_FILE_MODE = 0o600  # entries of a cache hold environment variables and paths
+
+
+class PackIndex:
+    """What the packs of ``folder`` hold; read once, again on ``reload``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.packs: dict[str, dict[bytes, Place]] = {}
+        self.places: dict[bytes, Place] = {}
+        self.damaged: dict[str, CorruptError] = {}
+        """Packs whose index cannot be believed."""
+        self.reload()
+
+    def reload(self) -> None:
+        """Take in packs that appeared and forget those that went; a pack never changes."""
+        names = {name for name in os.listdir(self.folder) if name.endswith(blobs.SUFFIX) and not name.startswith(".")}
+        self.damaged = {}
+        self.packs = {name: found for name, found in self.packs.items() if name in names}
+        for name in sorted(names - self.packs.keys()):
+            try:
+                self.packs[name] = self._read_index(self.folder / name)
+            except FileNotFoundError:
+                continue  # pruned meanwhile
+            except CorruptError as error:
+                self.damaged[name] = error
+        self.places = {}
+        for found in self.packs.values():
+            self.places.update(found)
+
+    def _read_index(self, path: Path) -> dict[bytes, Place]:
+        with path.open("rb") as handle:
+            size = os.fstat(handle.fileno()).st_size
+            handle.seek(max(0, size - blobs.TAIL_BYTES))
+            length = blobs.index_length(handle.read(), size, origin=path)
+            handle.seek(size - length)
+            return blobs.decode_index(handle.read(), size, origin=path)
+
+    def elsewhere(self, place: Place, digest: bytes) -> Place | None:
+        """Another copy of a blob, if a damaged one is not the only one."""
+        for name, found in self.packs.items():
+            if name != place.pack and digest in found:
+                return found[digest]
+        return None
+
+
+class PackReader:
+    """Open packs of an index; threads may share it."""
+
+    def __init__(self, index: PackIndex) -> None:
+        self._index = index
+        self._lock = threading.Lock()
+        self._open: dict[str, int] = {}
+
+    def frame(self, place: Place) -> bytes:
+        """The bytes of a frame; fewer if the pack was cut."""
+        return os.pread(self.descriptor(place.pack), place.length, place.offset)
+
+    def parts(self, place: Place) -> Iterator[bytes]:
+        """The bytes of a frame, piece by piece."""
+        source = _Frame(self.descriptor(place.pack), place)
+        while part := source.read(CHUNK):
+            yield part
+
+    def chunks(self, place: Place, *, limit: int, origin: Path) -> Iterator[bytes]:
+        """The content of a large blob, piece by piece, at most ``limit`` bytes; its digest is for the caller to check.
+
+        Raises:
+            CorruptError: it is no zstd frame, or longer.
+        """
+        source = _Frame(self.descriptor(place.pack), place)
+        total = 0
+        try:
+            with zstandard.ZstdDecompressor(max_window_size=blobs.MAX_WINDOW).stream_reader(source) as reader:
+                while data := reader.read(CHUNK):
+                    total += len(data)
+                    if total > limit:
+                        raise CorruptError(f"{origin} holds more than the {limit} bytes that belong there")
+                    yield data
+        except zstandard.ZstdError as error:
+            raise CorruptError(f"{origin} is damaged: {error}") from error
+
+    def descriptor(self, pack: str) -> int:
+        """An open pack; it stays readable when another process removes it.
+
+        Raises:
+            FileNotFoundError: another process has removed it.
+        """
+        with self._lock:
+            if pack not in self._open:
+                self._open[pack] = os.open(self._index.folder / pack, os.O_RDONLY | os.O_CLOEXEC)
+            return self._open[pack]
+
+    def close(self) -> None:
+        """Close every pack."""
+        with self._lock:
+            while self._open:
+                os.close(self._open.popitem()[1])
+
+
+class _Frame:
+    """One frame of an open pack, to be read from its beginning."""
+
+    def __init__(self, fd: int, place: Place) -> None:
+        self._fd = fd
+        self._at, self._end = place.offset, place.offset + place.length
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes of the frame."""
+        left = self._end - self._at
+        data = os.pread(self._fd, min(size, left) if size >= 0 else left, self._at)
+        self._at += len(data)
+        return data
+
+
+class PackWriter:
+    """New packs in ``folder``, visible only after ``seal``; threads may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._fd = -1
+        self._temp: Path | None = None
+        self._rows: list[tuple[bytes, bytes, int, int]] = []
+        self._length = self._flushed = 0
+        self._ready: list[tuple[Path, Path]] = []
+        self.added: set[bytes] = set()
+
+    def add(self, digest: bytes, frame: bytes, size: int) -> bool:
+        """Append a blob; False if this writer has it already."""
+        frame_sha256 = hashlib.sha256(frame).digest()
+        with self._lock:
+            if digest in self.added:
+                return False
+            self._begin()
+            fsops.write(self._fd, frame)
+            self._append(digest, frame_sha256, len(frame), size)
+            return True
+
+    def add_chunks(self, digest: bytes, chunks: Iterator[bytes], size: int) -> bool:
+        """Append a large blob from pieces of its content, which must come to ``digest`` and ``size``.
+
+        Returns:
+            False if this writer has it already.
+
+        Raises:
+            ValueError: the pieces come to something else; nothing was added.
+        """
+        with self._lock:
+            if digest in self.added:
+                return False
+            self._begin()
+            start, length = self._length, 0
+            content, frame = hashlib.sha256(), hashlib.sha256()
+            stream = blobs.compressor().compressobj(size=size)
+            try:
+                for part in _compressed(stream, chunks, content):
+                    fsops.write(self._fd, part)
+                    frame.update(part)
+                    length += len(part)
+            except zstandard.ZstdError as error:  # more or fewer bytes than said
+                raise self._undo(start, ValueError(str(error))) from error
+            if content.digest() != digest:
+                raise self._undo(start, ValueError("the content changed"))
+            self._append(digest, frame.digest(), length, size)
+            return True
+
+    def _undo(self, start: int, error: ValueError) -> ValueError:
+        os.ftruncate(self._fd, start)
+        os.lseek(self._fd, start, os.SEEK_SET)
+        return error
+
+    def _begin(self) -> None:
+        if self._temp is None:
+            temp = atomic.temp_name(self._folder / "pack")
+            self._fd = fsops.create(temp, mode=_FILE_MODE)
+            self._temp = temp
+
+    def _append(self, digest: bytes, frame_sha256: bytes, length: int, size: int) -> None:
+        self._rows.append((digest, frame_sha256, length, size))
+        self.added.add(digest)
+        self._length += length
+        if self._length - self._flushed > _WRITEBACK_BYTES:
+            fsops.start_writeback(self._fd)
+            self._flushed = self._length
+        if self._length >= PACK_BYTES:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Write the index of the current pack and make it durable, still under its temporary name."""
+        if self._temp is None:
+            return
+        name, index = blobs.encode_index(self._rows)
+        fsops.write(self._fd, index)
+        fsops.fsync(self._fd)
+        size = os.fstat(self._fd).st_size
+        if size != self._length + len(index):
+            raise OSError(f"short write to {self._temp}: {size} of {self._length + len(index)} bytes")
+        os.close(self._fd)
+        self._ready.append((self._temp, self._folder / name))
+        self._fd, self._temp, self._rows, self._length, self._flushed = -1, None, [], 0, 0
+
+    def seal(self) -> list[Path]:
+        """Make everything added durable and visible; the new packs."""
+        self._finish()
+        packs = [pack for _, pack in self._ready]
+        while self._ready:
+            fsops.rename(*self._ready[0])
+            self._ready.pop(0)
+        if packs:
+            fsops.fsync_dir(self._folder)
+        return packs
+
+    def abandon(self) -> None:
+        """Remove what is not visible yet."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        for temp in (self._temp, *(temp for temp, _ in self._ready)):
+            if temp is not None:
+                with contextlib.suppress(OSError):  # what cannot be removed is swept by prune
+                    fsops.unlink(temp, missing_ok=True)
+        self._temp, self._ready = None, []
+
+
+def _compressed(
+    stream: zstandard.ZstdCompressionObj, chunks: Iterator[bytes], content: hashlib._Hash
+) -> Iterator[bytes]:
+    for chunk in chunks:
+        content.update(chunk)
+        yield stream.compress(chunk)
+    yield stream.flush()
