@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from cache_tools.fingerprint import Comparison as Comparison
     from cache_tools.fingerprint import Fingerprint as Fingerprint
     from cache_tools.fingerprint import compare as compare
+    from cache_tools.lease import using as using
     from cache_tools.live import check_live as check_live
     from cache_tools.live import quarantine as quarantine
     from cache_tools.paths import default_cache_dir as default_cache_dir
     from cache_tools.paths import default_store_dir as default_store_dir
+    from cache_tools.pins import pin as pin
+    from cache_tools.pins import unpin as unpin
     from cache_tools.plan import best_match as best_match
     from cache_tools.plan import plan_restore as plan_restore
+    from cache_tools.prune import plan_prune as plan_prune
     from cache_tools.restore import execute as execute
     from cache_tools.store import Store as Store
     from cache_tools.store import create_store as create_store
@@ -34,8 +38,12 @@ _HOMES = {
     "quarantine": "live",
     "default_cache_dir": "paths",
     "default_store_dir": "paths",
+    "using": "lease",
+    "pin": "pins",
+    "unpin": "pins",
     "best_match": "plan",
     "plan_restore": "plan",
+    "plan_prune": "prune",
     "execute": "restore",
     "Store": "store",
     "create_store": "store",

@@ -2,9 +2,9 @@
 
     zstd frame | zstd frame | … | skippable frame: for each blob its content's sha256, its frame's sha256, two lengths
 
-In: frames and digests, or the bytes of a pack. Out: the index of a pack, or its ``Place`` of a blob, or content. A pack is
-named by the sha256 of its index, which names each frame's sha256: a zstd frame has bits that change nothing when they
-flip, and a cache that rots should be noticed before the second bit goes. ``zstd -d`` reads a pack as it is.
+In: frames and digests, or the bytes of a pack. Out: the index of a pack, or the ``Place`` of a blob, or its content. A
+pack is named by the sha256 of its index, which names each frame's sha256: a zstd frame has bits that change nothing
+when they flip, and a cache that rots should be noticed before the second bit goes. ``zstd -d`` reads a pack as it is.
 It opens no file.
 """
 
@@ -67,7 +67,7 @@ def index_length(tail: bytes, size: int, *, origin: Path) -> int:
         CorruptError: it does not end as a pack does.
     """
     count, magic = _TAIL.unpack(tail) if len(tail) == _TAIL.size else (0, b"")
-    length = 8 + count * _ROW.size + _TAIL.size
+    length = 8 + int(count) * _ROW.size + _TAIL.size
     if magic != _MAGIC or count == 0 or length > size:
         raise CorruptError(f"{origin} is damaged or cut: it does not end as a pack does")
     return length

@@ -1,7 +1,7 @@
 """Adding blobs to a store: only those that it does not hold intact, all made durable together.
 
-In: contents and their digests. Out: new packs, at ``commit``. What a store holds is believed where a stamp says that the
-pack was written or checked here and its file has not changed since, and is checked bit by bit elsewhere. A damaged
+In: contents and their digests. Out: new packs, at ``commit``. What a store holds is believed where a stamp says that
+the pack was written or checked here and its file has not changed since, and is checked bit by bit elsewhere. A damaged
 pack is replaced once all that it should hold is intact in other packs; else it stays, for ``verify`` to name.
 """
 
@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+
+import zstandard
 
 from cache_tools import blobs, stamps
 from cache_tools.errors import CorruptError
@@ -58,14 +60,17 @@ class BlobWriter:
     def commit(self) -> None:
         """Make everything added durable and visible."""
         superseded = [*self._rescue(), *self._unreadable()]
-        for pack in self._packs.seal():
+        sealed = self._packs.seal()
+        for pack in sealed:
             self._trusted[pack.name] = stamps.status_of(pack.stat())
-        for name in superseded:
+        # The same contents make the same pack: a new one may have taken the place of a damaged one.
+        for name in set(superseded) - {pack.name for pack in sealed}:
             log.warning("%s was damaged; all it held is in other packs now", self._folder / name)
             fsops.unlink(self._folder / name, missing_ok=True)
             self._trusted.pop(name, None)
         if superseded:
             fsops.fsync_dir(self._folder)
+            self._store.close()
         rows: dict[str, list[int | str]] = {name: list(status) for name, status in self._trusted.items()}
         if rows != self._remembered:
             stamps.write(stamps.pack_stamp(self._store.root), rows)
@@ -75,10 +80,10 @@ class BlobWriter:
         """Remove what was not committed."""
         self._packs.abandon()
 
-    def _compressor(self) -> blobs.zstandard.ZstdCompressor:
+    def _compressor(self) -> zstandard.ZstdCompressor:
         if not hasattr(self._local, "compressor"):
             self._local.compressor = blobs.compressor()
-        compressor: blobs.zstandard.ZstdCompressor = self._local.compressor
+        compressor: zstandard.ZstdCompressor = self._local.compressor
         return compressor
 
     def _check(self) -> set[bytes]:
@@ -144,4 +149,3 @@ class BlobWriter:
             log.warning("damaged packs stay: %s", error)
             return []
         return damaged
-

@@ -171,6 +171,69 @@ def verify_command(
     raise typer.Exit(CORRUPT if remaining or (checked and checked.problems) else OK)
 
 
+@app.command("prune")
+def prune_command(
+    keep_last: Annotated[
+        int | None, typer.Option("--keep-last", metavar="N", help="Keep the N most recently used snapshots.")
+    ] = None,
+    keep_within: Annotated[
+        str | None, typer.Option("--keep-within", metavar="DURATION", help="Keep those used within 12h, 7d, 4w.")
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option("--max-size", metavar="SIZE", help="Keep the most recently used that fit: 500MB, 20GB."),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option("--grace", metavar="DURATION", help="Leave alone what no snapshot names for so long.")
+    ] = "1h",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done and stop.")] = False,
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Remove snapshots that no rule keeps, and the space they took; pinned ones and those in use stay."""
+    from cache_tools import paths, prune, prune_report, render, units
+    from cache_tools.store import open_store
+
+    rules = prune.Rules(
+        keep_last=keep_last,
+        keep_within=units.seconds(keep_within) if keep_within else None,
+        max_size=units.size(max_size) if max_size else None,
+        grace=units.seconds(grace),
+    )
+    vault = open_store(store or paths.default_store_dir())
+    plan = prune.plan_prune(vault, rules)
+    done = None if dry_run else prune.execute(plan, on_progress=render.ProgressLine("prune"))
+    prune_report.print_prune(plan, done, json=json)
+
+
+@app.command("pin")
+def pin_command(
+    name: Annotated[str, typer.Argument(help="A snapshot's name, id, or the beginning of its id.", show_default=False)],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Let prune never remove a snapshot (this one, not what its name stands for later)."""
+    from cache_tools import paths, pins, render
+    from cache_tools.store import open_store
+
+    id_ = pins.pin(open_store(store or paths.default_store_dir()), name)
+    render.emit_json({"id": id_, "pinned": True}) if json else render.out(f"{id_[: render.SHORT]}  pinned")
+
+
+@app.command("unpin")
+def unpin_command(
+    name: Annotated[str, typer.Argument(help="A snapshot's name, id, or the beginning of its id.", show_default=False)],
+    store: StoreOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Undo pin."""
+    from cache_tools import paths, pins, render
+    from cache_tools.store import open_store
+
+    id_ = pins.unpin(open_store(store or paths.default_store_dir()), name)
+    render.emit_json({"id": id_, "pinned": False}) if json else render.out(f"{id_[: render.SHORT]}  not pinned")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script; returns the exit code."""
 

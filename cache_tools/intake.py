@@ -167,7 +167,11 @@ def _small(
         return "empty"
     if entry.path.endswith(".so") and elf_problem(io.BytesIO(data), len(data)):
         return "cut"
-    if entry.kind is Kind.SOURCE and is_self_named(entry.path, entry.kind) and not name_matches(entry.path, entry.kind, data):
+    if (
+        entry.kind is Kind.SOURCE
+        and is_self_named(entry.path, entry.kind)
+        and not name_matches(entry.path, entry.kind, data)
+    ):
         return "damaged"
     if is_group(entry.path):
         moved = tokenise(data, cache_dir)
@@ -227,6 +231,4 @@ def _is_named_by(entry: Entry, digest: bytes) -> bool:
 
 
 def _entry(entry: Entry, digest: bytes, size: int) -> ManifestEntry:
-    return ManifestEntry(
-        path=entry.path, kind=entry.kind, size=size, sha256=digest.hex(), executable=entry.executable
-    )
+    return ManifestEntry(path=entry.path, kind=entry.kind, size=size, sha256=digest.hex(), executable=entry.executable)

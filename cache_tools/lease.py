@@ -1,8 +1,8 @@
 """Who is using a store right now, across processes and machines: writers, users of a snapshot, the one that prunes.
 
-In: a store's directory. Out: small files under ``leases/`` that live as long as their block. One that was left by a killed
-process counts no more: on its own machine as soon as the process is gone, elsewhere after ``LIFETIME``. This works
-where locks do not cross machines, since it needs only a rename and a listing; where ``flock`` works it is taken besides.
+In: a store's directory. Out: small files under ``leases/`` that live as long as their block. One that a killed process
+left counts no more: on its own machine as soon as the process is gone, elsewhere after ``LIFETIME``. This works where
+locks do not cross machines, since it needs only a rename and a listing; where ``flock`` works it is taken besides.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def writing(root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def using(root: Path, id_: str) -> Iterator[None]:
-    """Keep ``prune`` from removing snapshot ``id_``; does nothing where the store cannot be written, hence not pruned."""
+    """Keep ``prune`` from removing snapshot ``id_``; nothing where the store cannot be written, hence not pruned."""
     try:
         lease = _enter(root, id_)
         lease.__enter__()
@@ -69,23 +69,24 @@ def using(root: Path, id_: str) -> Iterator[None]:
         log.info("no lease on a store that cannot be written: %s", error)
         yield
         return
-    with contextlib.ExitStack() as stack:
-        stack.push(lease.__exit__)
+    try:
         yield
+    finally:
+        lease.__exit__(None, None, None)
 
 
 @contextlib.contextmanager
-def pruning(root: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Be the only one that prunes, with no writer at work.
+def pruning(root: Path, patience: float = PATIENCE) -> Iterator[Path]:
+    """Be the only one that prunes, with no writer at work; yields the lease, whose time is the store's clock.
 
     Raises:
         StorageError: somebody else prunes, or writes for longer than ``patience`` seconds.
     """
     deadline = time.monotonic() + patience
-    with _alone(root, deadline), _flock(root, fcntl.LOCK_EX, deadline):
+    with _alone(root, deadline) as own, _flock(root, fcntl.LOCK_EX, deadline):
         while writers := [lease for lease in alive(root) if lease.subject == WRITER]:
             _wait(deadline, f"{root} is written to by {writers[0].holder}")
-        yield
+        yield own
 
 
 def alive(root: Path) -> tuple[Lease, ...]:
@@ -134,13 +135,13 @@ def _enter(root: Path, subject: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _alone(root: Path, deadline: float) -> Iterator[None]:
+def _alone(root: Path, deadline: float) -> Iterator[Path]:
     """Hold the only lease for pruning; who meets another steps back and tries again."""
     while True:
         with _lease(root, PRUNER) as own:
             others = [lease for lease in alive(root) if lease.subject == PRUNER and lease.path != own]
             if not others:
-                yield
+                yield own
                 return
         _wait(deadline, f"{root} is being pruned by {others[0].holder}", random.uniform(_POLL, 10 * _POLL))
 
@@ -194,7 +195,7 @@ def _self() -> dict[str, str | int]:
 def _place() -> str:
     """Where process ids mean the same: this start of this machine, and this container's numbering."""
     try:
-        boot = open("/proc/sys/kernel/random/boot_id").read().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return f"{socket.gethostname()} without /proc"

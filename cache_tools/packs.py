@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import zstandard
 
@@ -100,7 +101,9 @@ class PackReader:
         source = _Frame(self.descriptor(place.pack), place)
         total = 0
         try:
-            with zstandard.ZstdDecompressor(max_window_size=blobs.MAX_WINDOW).stream_reader(source) as reader:
+            with zstandard.ZstdDecompressor(max_window_size=blobs.MAX_WINDOW).stream_reader(
+                cast(BinaryIO, source)
+            ) as reader:
                 while data := reader.read(CHUNK):
                     total += len(data)
                     if total > limit:

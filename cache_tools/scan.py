@@ -20,7 +20,9 @@ from envguard.errors import UsageError
 
 SAFE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 """What one part of a path may look like, in a cache that we keep and in a manifest that we believe."""
-_SAFE_PATH = re.compile(rf"{SAFE_NAME.pattern.replace('$', '(?:/|$)')}(?:/{SAFE_NAME.pattern.replace('$', '(?:/|$)')})*")
+_SAFE_PATH = re.compile(
+    rf"{SAFE_NAME.pattern.replace('$', '(?:/|$)')}(?:/{SAFE_NAME.pattern.replace('$', '(?:/|$)')})*"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,7 @@
 """What a store remembers to save work, and may lose: files known by their status, packs known to be whole, last uses.
 
-In: facts. Out: the same facts, or nothing where a stamp is absent, damaged or not this user's own; then the work is done
-again. A status is remembered only once it is older than the clock's step, so that a later write must change it.
+In: facts. Out: the same facts, or nothing where a stamp is absent, damaged or not this user's own; then the work is
+done again. A status is remembered only once it is older than the clock's step, so that a later write must change it.
 Losing every stamp loses no snapshot. Not trusted from somebody else: a stamp says that a file holds what it held.
 """
 

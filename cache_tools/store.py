@@ -58,6 +58,10 @@ class Store:
     def _reader(self) -> PackReader:
         return PackReader(self.index)
 
+    def close(self) -> None:
+        """Close open packs; they are opened again when needed."""
+        self._reader.close()
+
     def blob_path(self, sha256: str) -> Path:
         """The file that holds the blob of that digest; where there is none, ``blobs/<sha256>``, for messages."""
         place = self.index.places.get(bytes.fromhex(sha256))

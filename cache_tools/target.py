@@ -1,7 +1,7 @@
 """Where a cache may be restored to, and how a directory is put there at once.
 
-In: a path. Out: a refusal, a staging directory, or directories swapped atomically. Everything in a cache is executed, so a place that
-somebody else can write to is refused, and links are not followed. It knows nothing of snapshots.
+In: a path. Out: a refusal, a staging directory, or directories swapped atomically. Everything in a cache is executed,
+so a place that somebody else can write to is refused, and links are not followed. It knows nothing of snapshots.
 """
 
 from __future__ import annotations

@@ -180,9 +180,9 @@ class _Check:
     def contents(self, on_progress: Callable[[int, int], None] | None, *, everything: bool) -> None:
         """The blobs that manifests name, or all of them; in the order in which they lie on the disk."""
         index = self.store.index
-        for digest in self.wanted.keys() - {digest.hex() for digest in index.places}:
-            path = self.store.root / "blobs" / digest
-            self.note(path, f"{self.wanted[digest][1]} is missing, no pack holds it: was the copy finished?")
+        for missing in self.wanted.keys() - {digest.hex() for digest in index.places}:
+            path = self.store.root / "blobs" / missing
+            self.note(path, f"{self.wanted[missing][1]} is missing, no pack holds it: was the copy finished?")
         chosen = [
             (name, place.offset, digest, place)
             for name, places in index.packs.items()

@@ -34,9 +34,13 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
         DriftError: the environment has drifted and ``allow_drift`` gives no reason.
         ToolError: anything else the user can act on; see ``train.py``.
     """
-    with terminated_as_interrupted(), open_run(Path(config.run.dir), resume=resume, argv=sys.argv) as run:
+    with (
+        terminated_as_interrupted(),
+        open_run(Path(config.run.dir), resume=resume, argv=sys.argv) as run,
+        contextlib.ExitStack() as held,
+    ):
         guard(config, run, allow_drift)
-        state = open_cache(config.compile.store, _compile_id(config)) if _uses_cache(config) else None
+        state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
         policy.prepare_environment()  # after the observations: they tell of the user's environment, not of ours
         started = time.monotonic()
         quiet_libraries()

@@ -61,10 +61,10 @@ def fsync_dir(path: str | Path) -> None:
         os.close(fd)
 
 
-def sync_tree(root: Path, files: Iterable[str], folders: Iterable[str]) -> None:
+def sync_tree(root: Path, files: Iterable[str], folders: Iterable[str | Path]) -> None:
     """Make many files and folders of one file system durable: at once where Linux's ``syncfs`` is, else each."""
-    files = list(files)
-    if len(files) > FEW and hasattr(_LIBC, "syncfs"):
+    files, folders = list(files), list(folders)
+    if len(files) + len(folders) > FEW and hasattr(_LIBC, "syncfs"):
         _step("syncfs")
         fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

@@ -6,11 +6,13 @@ run's entries. Built on ``cache_tools``; it decides when, not how. It imports no
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import cache_tools
 from cache_tools.fingerprint import Fingerprint
+from cache_tools.lease import using
 from cache_tools.observe import observe
 from cache_tools.plan import Match
 from cache_tools.snapshot import snapshot
@@ -31,10 +33,11 @@ class CacheState:
     files_added: int
 
 
-def open_cache(store_dir: str, compile_id: str) -> CacheState:
+def open_cache(store_dir: str, compile_id: str, held: contextlib.ExitStack) -> CacheState:
     """Move broken shared objects aside, restore the best match (merging: what is there stays).
 
-    A process killed while g++ links leaves a 0-byte .so that torch would trust for ever.
+    A process killed while g++ links leaves a 0-byte .so that torch would trust for ever. ``held`` gets a lease on the
+    snapshot, so that no prune removes it while the run lasts.
 
     Raises:
         ToolError: the store is of an unknown format, or the cache directory is unsafe or unwritable.
@@ -51,6 +54,7 @@ def open_cache(store_dir: str, compile_id: str) -> CacheState:
     match = cache_tools.best_match(store, here, compile_id)
     added = 0
     if match is not None:
+        held.enter_context(using(store.root, match.id))
         plan = cache_tools.plan_restore(store, match.id, directory, here=here)
         result = cache_tools.execute(plan)
         added = result.added + result.repaired

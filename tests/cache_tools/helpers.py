@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
+from envguard import fsops
 
 NATIVE = "iq/ciqkernel.main.so"
 SOURCE_CPP = "iq/ciqkernel.main.cpp"
@@ -73,15 +74,50 @@ def tree(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
+def packs(root: Path) -> list[Path]:
+    """The packs of a store."""
+    return sorted((root / "blobs").glob("*.pack"))
+
+
+def flip(path: Path, bit: int) -> None:
+    """Change one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
 STEPS = ("fsync", "rename", "link", "unlink", "mkdir", "replace")
-"""Functions of ``os`` before which a process may be stopped."""
+"""Functions of ``os`` before which a process may be stopped where the code does not go through ``fsops``."""
 
 
-def killed_at(step: int, action: Callable[[], object]) -> bool:
-    """Run ``action`` in a child that is SIGKILLed before its ``step``-th write step; False if it ended before that."""
+def steps_of(action: Callable[[], object]) -> list[str]:
+    """The steps of ``action``, from a child that ends normally."""
+    read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        _arm(step)
+        os.close(read)
+        fsops.trip = lambda name: os.write(write, f"{name}\n".encode()) and None
+        try:
+            action()
+        except BaseException:
+            os._exit(7)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as lines:
+        steps = lines.read().split()
+    _, status = os.waitpid(child, 0)
+    assert os.WEXITSTATUS(status) == 0, "the action failed by itself"
+    return steps
+
+
+def killed_at(step: int, action: Callable[[], object], *, plain: bool = False) -> bool:
+    """Run ``action`` in a child that is SIGKILLed before its ``step``-th write step; False if it ended before that.
+
+    ``plain``: steps are those of ``os``, for code that does not go through ``fsops``.
+    """
+    child = os.fork()
+    if child == 0:
+        _arm_os(step) if plain else _arm(step)
         try:
             action()
         except BaseException:
@@ -97,6 +133,16 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
 
 def _arm(step: int) -> None:
     steps = itertools.count(1)  # its next() is atomic among threads
+
+    def trip(_name: str) -> None:
+        if next(steps) == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    fsops.trip = trip
+
+
+def _arm_os(step: int) -> None:
+    steps = itertools.count(1)
 
     def fatal(function: Callable[..., object]) -> Callable[..., object]:
         def wrapped(*args: object, **kwargs: object) -> object:

@@ -100,12 +100,16 @@ def test_degrading_differences_are_told_and_restored(cli: Cli) -> None:
 
 def test_damage_is_exit_5_and_every_file_is_named(cli: Cli) -> None:
     cli.run("snapshot", "--name", "run")
-    victims = [path for path in sorted(cli.store.rglob("*")) if path.parent.parent.name == "blobs"][:2]
+    helpers.write(cli.cache, "ab/cmore.main.cpp", b"// more")
+    cli.run("snapshot", "--name", "run")
+    victims = helpers.packs(cli.store)
+    assert len(victims) == 2
     for victim in victims:
         victim.write_bytes(victim.read_bytes()[:-3])
     done = cli.run("verify", rc=5)
     assert all(victim.name in done.stdout for victim in victims)
-    assert len(cli.json("verify", rc=5)["store"]["problems"]) == 2
+    problems = [problem["path"] for problem in cli.json("verify", rc=5)["store"]["problems"]]
+    assert {f"blobs/{victim.name}" for victim in victims} <= set(problems)
     refused = cli.run("restore", "run", "--to", str(cli.root / "new"), rc=5).stderr
     assert any(victim.name in refused for victim in victims)
     (cli.store / "refs" / "run").write_text("rubbish")

@@ -1,0 +1,331 @@
+"""Removing snapshots and the space they took: a plan, then its execution. Nothing else deletes from a store.
+
+In: a store and keep rules; a snapshot that any rule keeps stays. Out: a ``PrunePlan``, which a dry run prints, then a
+``PruneResult``. Recency comes from our own stamps, never from access times. Deletion goes names, manifests, packs,
+after what stays has been copied out of packs that go: stopped at any moment, what is listed verifies. What no manifest
+names (a killed writer's leavings) goes once it is older than the grace period.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cache_tools import lease, stamps
+from cache_tools.blobs import is_intact
+from cache_tools.errors import CorruptError, storage_errors
+from cache_tools.manifest import ID, Manifest
+from cache_tools.packs import PackReader, PackWriter
+from cache_tools.pins import pinned
+from cache_tools.store import Store
+from envguard import fsops
+from envguard.errors import UsageError
+
+GRACE = 3600.0
+"""Seconds that what no manifest names is left alone."""
+REPACK_SHARE = 0.2
+"""A pack is written anew without its dead blobs when they take more than this share of it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What to keep. Without any of the first three every snapshot is kept and only leftovers go."""
+
+    keep_last: int | None = None
+    """So many of the most recently used."""
+    keep_within: float | None = None
+    """Those used within so many seconds."""
+    max_size: int | None = None
+    """The most recently used, as many as fit into so many bytes."""
+    grace: float = GRACE
+
+    @property
+    def removes_snapshots(self) -> bool:
+        """Whether some snapshot may go."""
+        return not (self.keep_last is None and self.keep_within is None and self.max_size is None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Candidate:
+    """One snapshot and its fate."""
+
+    id: str
+    names: tuple[str, ...]
+    created: str
+    used: str
+    """When it was last taken or restored, as far as this store knows; UTC."""
+    keep: tuple[str, ...]
+    """Why it stays; empty if it goes."""
+    bytes: int
+    """On disk, of what no more recently used snapshot shares."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrunePlan:
+    """What ``execute`` would do. Snapshots are sorted, the most recently used first."""
+
+    store: Store
+    rules: Rules
+    snapshots: tuple[Candidate, ...]
+    delete_packs: tuple[str, ...]
+    rewrite_packs: Mapping[str, frozenset[bytes]]
+    """Pack → the blobs of it that stay."""
+    leftovers: tuple[Path, ...]
+    """Of killed processes: temporary files, leases, stamps of snapshots that are gone."""
+    bytes_before: int
+    """Of all packs and manifests."""
+    bytes_freed: int
+    problem: str | None = field(default=None)
+    """A rule that could not be met."""
+
+    @property
+    def removed(self) -> tuple[Candidate, ...]:
+        """Snapshots that go."""
+        return tuple(one for one in self.snapshots if not one.keep)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PruneResult:
+    """What was done."""
+
+    snapshots: int
+    packs: int
+    leftovers: int
+    bytes_freed: int
+
+
+def plan_prune(store: Store, rules: Rules) -> PrunePlan:
+    """Plan; nothing is written.
+
+    Raises:
+        UsageError: a rule makes no sense.
+        CorruptError: a manifest or name cannot be read, so nobody knows which blobs it needs.
+    """
+    for name, value in (
+        ("keep-last", rules.keep_last),
+        ("keep-within", rules.keep_within),
+        ("max-size", rules.max_size),
+    ):
+        if value is not None and value < 0:
+            raise UsageError(f"{name} {value} is negative: give 0 or more")
+    with storage_errors(f"reading {store.root}"):
+        return _plan(store, rules, None, time.time())
+
+
+def execute(plan: PrunePlan, on_progress: Callable[[int, int], None] | None = None) -> PruneResult:
+    """Do what the plan says, as far as it is still right: a snapshot that is in use by now stays.
+
+    Raises:
+        StorageError: the file system refuses, or the store is written to or pruned by somebody else for too long.
+        CorruptError: a blob that should stay is damaged; nothing was deleted then.
+    """
+    store = plan.store
+    with storage_errors(f"pruning {store.root}"), lease.pruning(store.root) as held:
+        may_go = frozenset(one.id for one in plan.removed)
+        current = _plan(store, plan.rules, may_go, held.stat().st_mtime)  # by the clock of the store's own machine
+        new = _rewrite(store, current.rewrite_packs, on_progress)
+        _remove_names(store, current)
+        for one in current.removed:
+            _remove_manifest(store, one.id)
+        if current.removed:
+            fsops.fsync_dir(store.root / "snapshots")
+        # The same contents make the same pack: one that goes may be what another was written anew to.
+        gone = {*current.delete_packs, *current.rewrite_packs} - new
+        for name in sorted(gone):
+            fsops.unlink(store.root / "blobs" / name, missing_ok=True)
+        if gone:
+            fsops.fsync_dir(store.root / "blobs")
+        for path in current.leftovers:
+            fsops.unlink(path, missing_ok=True)
+        store.index.reload()
+        store.close()
+    return PruneResult(
+        snapshots=len(current.removed),
+        packs=len(gone),
+        leftovers=len(current.leftovers),
+        bytes_freed=current.bytes_freed,
+    )
+
+
+def _plan(store: Store, rules: Rules, may_go: frozenset[str] | None, now: float) -> PrunePlan:
+    """``may_go``: the snapshots that may be removed, None for all."""
+    store.index.reload()
+    manifests = {id_: store.read_manifest(id_) for id_ in store.ids()}
+    snapshots, problem = _judge(store, rules, manifests, may_go, now)
+    kept = {one.id for one in snapshots if one.keep}
+    named = {id_: _digests(content) for id_, content in manifests.items()}
+    needed = {digest for id_ in kept for digest in named[id_]}
+    delete, rewrite = _packs(store, rules, needed, set().union(*named.values()), now)
+    sizes = {path.name: path.stat().st_size for path in (store.root / "blobs").iterdir()}
+    manifest_bytes = {id_: store.manifest_path(id_).stat().st_size for id_ in manifests}
+    freed = sum(sizes[name] for name in delete) + sum(manifest_bytes[id_] for id_ in manifests.keys() - kept)
+    for name, alive in rewrite.items():
+        freed += sum(place.length for digest, place in store.index.packs[name].items() if digest not in alive)
+    return PrunePlan(
+        store=store,
+        rules=rules,
+        snapshots=snapshots,
+        delete_packs=tuple(delete),
+        rewrite_packs=rewrite,
+        leftovers=tuple(_leftovers(store.root, kept, now - rules.grace)),
+        bytes_before=sum(sizes.values()) + sum(manifest_bytes.values()),
+        bytes_freed=freed,
+        problem=problem,
+    )
+
+
+def _judge(
+    store: Store, rules: Rules, manifests: Mapping[str, Manifest], may_go: frozenset[str] | None, now: float
+) -> tuple[tuple[Candidate, ...], str | None]:
+    used = {id_: max(_seconds(one.created), stamps.last_use(store.root, id_) / 1e9) for id_, one in manifests.items()}
+    ordered = sorted(manifests, key=lambda id_: (used[id_], manifests[id_].created, id_), reverse=True)
+    names: dict[str, list[str]] = {id_: [] for id_ in ordered}
+    for name in store.names():
+        names[store.read_ref(name)].append(name)
+    in_use = {held.subject: held.holder for held in lease.alive(store.root)}
+    pins = pinned(store)
+    reasons: dict[str, list[str]] = {id_: [] for id_ in ordered}
+    for position, id_ in enumerate(ordered):
+        why = reasons[id_]
+        why += ["pinned"] if id_ in pins else []
+        why += [f"in use by {in_use[id_]}"] if id_ in in_use else []
+        why += ["no rule removes it"] if not rules.removes_snapshots else []
+        why += ["not in the plan"] if may_go is not None and id_ not in may_go else []
+        why += ["among the last"] if rules.keep_last is not None and position < rules.keep_last else []
+        why += ["used lately"] if rules.keep_within is not None and used[id_] >= now - rules.keep_within else []
+    sizes, problem = _fit(store, rules.max_size, ordered, manifests, reasons)
+    snapshots = tuple(
+        Candidate(
+            id=id_,
+            names=tuple(names[id_]),
+            created=manifests[id_].created,
+            used=datetime.datetime.fromtimestamp(used[id_], datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            keep=tuple(reasons[id_]),
+            bytes=sizes[id_],
+        )
+        for id_ in ordered
+    )
+    return snapshots, problem
+
+
+def _fit(
+    store: Store,
+    max_size: int | None,
+    ordered: list[str],
+    manifests: Mapping[str, Manifest],
+    reasons: Mapping[str, list[str]],
+) -> tuple[dict[str, int], str | None]:
+    """Each snapshot's own bytes, and what the size rule could not do; it adds to ``reasons`` what fits."""
+    seen: set[bytes] = set()
+    sizes: dict[str, int] = {}
+    kept_first = sorted(ordered, key=lambda id_: not reasons[id_]) if max_size is not None else ordered
+    total = 0
+    for id_ in kept_first:
+        new = _digests(manifests[id_]) - seen
+        places = (store.index.places.get(digest) for digest in new)
+        sizes[id_] = sum(place.length for place in places if place) + store.manifest_path(id_).stat().st_size
+        if max_size is not None and not reasons[id_]:
+            if total + sizes[id_] > max_size:
+                continue  # an older one that shares its blobs may still fit
+            reasons[id_].append("fits the size")
+        total += sizes[id_]
+        seen |= new
+    if max_size is not None and total > max_size:
+        return sizes, f"{total} bytes stay although {max_size} are allowed: pins, users or other rules keep them"
+    return sizes, None
+
+
+def _packs(
+    store: Store, rules: Rules, needed: set[bytes], named: set[bytes], now: float
+) -> tuple[list[str], dict[str, frozenset[bytes]]]:
+    """Packs to delete, and packs to write anew with the blobs of them that stay."""
+    delete: list[str] = []
+    rewrite: dict[str, frozenset[bytes]] = {}
+    for name, places in store.index.packs.items():
+        age = now - (store.root / "blobs" / name).stat().st_mtime
+        if age < rules.grace and not places.keys() <= named:
+            continue  # its snapshot may be about to appear
+        alive = frozenset(digest for digest in places if digest in needed and store.index.places[digest].pack == name)
+        dead = sum(place.length for digest, place in places.items() if digest not in alive)
+        if not alive:
+            delete.append(name)
+        elif dead > REPACK_SHARE * sum(place.length for place in places.values()):
+            rewrite[name] = alive
+    return delete, rewrite
+
+
+def _leftovers(root: Path, kept: set[str], before: float) -> Iterator[Path]:
+    """Temporary files from before that time, leases of the dead, and what belongs to snapshots that are gone."""
+    for folder in (root, *(root / name for name in ("blobs", "snapshots", "refs", "leases", "stamps", "pins"))):
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            old = path.lstat().st_mtime < before
+            owner = path.name.removeprefix("used-").partition(".")[0]
+            ownerless = ID.fullmatch(owner) is not None and owner not in kept
+            if path.name.startswith(".tmp-"):
+                gone = old
+            elif folder.name == "stamps":
+                gone = ownerless
+            else:  # what belongs to a manifest is written before it, or after
+                gone = ownerless and old and folder.name in ("snapshots", "pins") and path.suffix != ".json"
+            if gone:
+                yield path
+    yield from lease.dead(root)
+
+
+def _rewrite(
+    store: Store, packs: Mapping[str, frozenset[bytes]], on_progress: Callable[[int, int], None] | None
+) -> set[str]:
+    """Copy what stays out of packs that go; the names of the packs that have it now."""
+    total = sum(store.index.packs[name][digest].length for name, alive in packs.items() for digest in alive)
+    done = 0
+    writer, reader = PackWriter(store.root / "blobs"), PackReader(store.index)
+    try:
+        for name, alive in packs.items():
+            for digest in sorted(alive, key=lambda one: store.index.packs[name][one].offset):
+                place = store.index.packs[name][digest]
+                frame = reader.frame(place)
+                if not is_intact(frame, place):
+                    raise CorruptError(
+                        f"{store.root / 'blobs' / name} is damaged at blob {digest.hex()[:12]}: run verify"
+                    )
+                writer.add(digest, frame, place.size)
+                done += place.length
+                if on_progress:
+                    on_progress(done, total)
+        new = writer.seal()
+    finally:
+        reader.close()
+        writer.abandon()
+    if new:
+        rows = stamps.read(stamps.pack_stamp(store.root))
+        rows |= {path.name: list(stamps.status_of(path.stat())) for path in new}
+        stamps.write(stamps.pack_stamp(store.root), rows)
+    return {path.name for path in new}
+
+
+def _remove_names(store: Store, plan: PrunePlan) -> None:
+    names = [name for one in plan.removed for name in one.names]
+    for name in names:
+        fsops.unlink(store.ref_path(name), missing_ok=True)
+    if names:
+        fsops.fsync_dir(store.root / "refs")
+
+
+def _remove_manifest(store: Store, id_: str) -> None:
+    """The manifest first: what belongs to it (a signature) means nothing without it."""
+    path = store.manifest_path(id_)
+    fsops.unlink(path, missing_ok=True)
+    for other in path.parent.glob(f"{id_}.*"):
+        fsops.unlink(other, missing_ok=True)
+
+
+def _digests(content: Manifest) -> set[bytes]:
+    return {bytes.fromhex(entry.sha256) for entry in content.entries}
+
+
+def _seconds(created: str) -> float:
+    moment = datetime.datetime.strptime(created, "%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.replace(tzinfo=datetime.UTC).timestamp()
