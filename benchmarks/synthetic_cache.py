@@ -9,6 +9,7 @@ shared objects are ELF files, so that nothing is left out of a snapshot. The tex
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import random
@@ -38,7 +39,7 @@ LINES = (
 def make_cache(root: Path, files: int = 5_000, seed: int = 0, mean_kb: int = 70) -> tuple[int, int]:
     """Fill ``root`` with about ``files`` files of ``mean_kb`` on average; the files and bytes written."""
     source = random.Random(seed)
-    text = _pool(source, 6 << 20)
+    text = _pool(6 << 20)
     count = size = 0
     kernels = int(files / (FILES_PER_KERNEL + 2 / KERNELS_PER_GRAPH))
     scale = mean_kb / 70
@@ -90,8 +91,10 @@ def elf(payload: bytes) -> bytes:
     return head + struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, end, end, 4096) + payload + bytes(64)
 
 
-def _pool(source: random.Random, size: int) -> bytes:
+@functools.cache
+def _pool(size: int) -> bytes:
     """Code as a compiler unrolls it: the same few hundred runs of statements over and over, numbered anew."""
+    source = random.Random(0)
     runs = [[_statement(source) for _ in range(source.randrange(3, 12))] for _ in range(300)]
     lines: list[str] = []
     length = number = 0

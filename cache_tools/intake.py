@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from cache_tools import stamps
 from cache_tools.blobwriter import BlobWriter
@@ -33,7 +32,7 @@ from cache_tools.store import Store
 ATTEMPTS = 3
 RETRY_SECONDS = 0.02
 """Writers rename complete files into place, so a file that changes under us has settled by then."""
-BATCH = 16
+BATCH = 64
 """Files that a thread takes at a time."""
 
 Progress = Callable[[int, int], None]
@@ -137,30 +136,31 @@ def _keep(writer: BlobWriter, cache_dir: Path, entry: Entry) -> _Kept | str:
 
 
 def _keep_settled(writer: BlobWriter, cache_dir: Path, entry: Entry) -> _Kept | str:
+    path = f"{cache_dir}/{entry.path}"
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(RETRY_SECONDS)
         try:
-            fd = os.open(cache_dir / entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return "vanished"
-        with os.fdopen(fd, "rb", buffering=0) as handle:
+        try:
             before = os.fstat(fd)
             if before.st_size >= LARGE and entry.kind is not Kind.SOURCE and not is_group(entry.path):
-                outcome = _large(writer, entry, handle, before)
+                outcome = _large(writer, entry, fd, before)
             else:
-                outcome = _small(writer, cache_dir, entry, handle, before)
-            if outcome is not None:
-                return outcome
+                outcome = _small(writer, cache_dir, entry, fd, before)
+        finally:
+            os.close(fd)
+        if outcome is not None:
+            return outcome
     return "changing"
 
 
-def _small(
-    writer: BlobWriter, cache_dir: Path, entry: Entry, handle: BinaryIO, before: os.stat_result
-) -> _Kept | str | None:
+def _small(writer: BlobWriter, cache_dir: Path, entry: Entry, fd: int, before: os.stat_result) -> _Kept | str | None:
     """None if the file changes."""
-    data = _read(handle, before.st_size)
-    status = _settled(handle, before)
+    data = _read(fd, before.st_size)
+    status = _settled(fd, before)
     if status is None or len(data) != before.st_size:
         return None
     if not data:
@@ -185,43 +185,46 @@ def _small(
     return _Kept(_entry(entry, digest, len(data)), new, status)
 
 
-def _large(writer: BlobWriter, entry: Entry, handle: BinaryIO, before: os.stat_result) -> _Kept | str | None:
+def _large(writer: BlobWriter, entry: Entry, fd: int, before: os.stat_result) -> _Kept | str | None:
     """None if the file changes."""
-    if entry.path.endswith(".so") and elf_problem(handle, before.st_size):
-        return "cut"
+    if entry.path.endswith(".so"):
+        with os.fdopen(os.dup(fd), "rb") as handle:
+            if elf_problem(handle, before.st_size):
+                return "cut"
     content = hashlib.sha256()
-    for chunk in _chunks(handle):
+    for chunk in _chunks(fd):
         content.update(chunk)
     digest = content.digest()
-    if _settled(handle, before) is None:
+    if _settled(fd, before) is None:
         return None
     if not _is_named_by(entry, digest):
         return "damaged"
     try:
-        new = writer.add_chunks(_chunks(handle), digest, before.st_size)
+        new = writer.add_chunks(_chunks(fd), digest, before.st_size)
     except ValueError:  # it changed between the two readings
         return None
-    status = _settled(handle, before)
+    status = _settled(fd, before)
     return status and _Kept(_entry(entry, digest, before.st_size), new, status)
 
 
-def _read(handle: BinaryIO, size: int) -> bytes:
+def _read(fd: int, size: int) -> bytes:
     """The content, of ``size`` bytes unless it is changing."""
-    data = handle.read(size + 1)
-    while len(data) <= size and (more := handle.read(size + 1 - len(data))):
+    data = os.read(fd, size + 1)
+    while len(data) <= size and (more := os.read(fd, size + 1 - len(data))):
         data += more
     return data
 
 
-def _chunks(handle: BinaryIO) -> Iterator[bytes]:
-    handle.seek(0)
-    while chunk := handle.read(CHUNK):
+def _chunks(fd: int) -> Iterator[bytes]:
+    offset = 0
+    while chunk := os.pread(fd, CHUNK, offset):
+        offset += len(chunk)
         yield chunk
 
 
-def _settled(handle: BinaryIO, before: os.stat_result) -> Status | None:
+def _settled(fd: int, before: os.stat_result) -> Status | None:
     """The file's status if it was the same all the while and a write from now on would change it."""
-    status = stamps.status_of(os.fstat(handle.fileno()))
+    status = stamps.status_of(os.fstat(fd))
     same = status == stamps.status_of(before)
     return status if same and not 0 <= time.time_ns() - status[2] < stamps.TICK_NS else None
 

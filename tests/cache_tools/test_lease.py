@@ -1,0 +1,127 @@
+"""Leases count while their holder lives, wherever it lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cache_tools import lease
+from cache_tools.errors import StorageError
+from cache_tools.store import Store
+
+HOLD = (
+    "import sys, time, pathlib; from cache_tools import lease\nwith lease.{}: print('held', flush=True); time.sleep(60)"
+)
+
+
+def hold(root: Path, what: str) -> subprocess.Popen[str]:
+    code = HOLD.format(what.replace("ROOT", f"pathlib.Path({str(root)!r})"))
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    return holder
+
+
+def test_a_lease_ends_with_its_block(store: Store) -> None:
+    with lease.using(store.root, "ab" * 32):
+        (held,) = lease.alive(store.root)
+        assert (held.subject, str(os.getpid()) in held.holder) == ("ab" * 32, True)
+    assert lease.alive(store.root) == lease.dead(store.root) == ()
+
+
+def test_a_killed_holder_counts_no_more(store: Store) -> None:
+    holder = hold(store.root, "using(ROOT, 'ab' * 32)")
+    assert [held.subject for held in lease.alive(store.root)] == ["ab" * 32]
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert lease.alive(store.root) == ()
+    assert len(lease.dead(store.root)) == 1
+
+
+def test_a_number_that_went_to_another_process_does_not_count(store: Store) -> None:
+    with lease.using(store.root, "ab" * 32):
+        (held,) = lease.alive(store.root)
+        fields = json.loads(held.path.read_text())
+        held.path.write_text(json.dumps(fields | {"born": fields["born"] - 1}))
+        assert lease.alive(store.root) == ()
+
+
+def test_a_holder_on_another_machine_counts_until_its_time_is_up(store: Store) -> None:
+    with lease.using(store.root, "ab" * 32):
+        (held,) = lease.alive(store.root)
+        fields = json.loads(held.path.read_text()) | {"place": "another boot", "host": "box2", "pid": 1}
+        held.path.write_text(json.dumps(fields))
+        assert [one.holder for one in lease.alive(store.root)] == ["process 1 on box2"]
+        held.path.write_text(json.dumps(fields | {"expires": time.time() - 1}))
+        assert lease.alive(store.root) == ()
+
+
+def test_an_unreadable_lease_counts_for_a_while(store: Store) -> None:
+    with lease.using(store.root, "ab" * 32):
+        (held,) = lease.alive(store.root)
+        held.path.write_text("rubbish")
+        assert [one.subject for one in lease.alive(store.root)] == ["ab" * 32]
+        os.utime(held.path, (0, 0))
+        assert lease.alive(store.root) == ()
+
+
+@pytest.mark.parametrize("flock", [True, False])
+def test_writers_share_and_prune_is_alone(store: Store, monkeypatch: pytest.MonkeyPatch, flock: bool) -> None:
+    if not flock:
+        monkeypatch.setattr("cache_tools.lease.fcntl.flock", no_locks)
+    with (
+        lease.writing(store.root),
+        lease.writing(store.root),
+        pytest.raises(StorageError, match=r"repeat this later"),
+    ):
+        lease.pruning(store.root, patience=0.05).__enter__()
+    with lease.pruning(store.root):
+        monkeypatch.setattr(lease, "PATIENCE", 0.05)
+        with pytest.raises(StorageError, match="is being pruned by process"):
+            lease.writing(store.root).__enter__()
+        with pytest.raises(StorageError, match="is being pruned by process"):
+            lease.using(store.root, "ab" * 32).__enter__()
+        with pytest.raises(StorageError, match="is being pruned by process"):
+            lease.pruning(store.root, patience=0.05).__enter__()
+    assert lease.alive(store.root) == ()
+
+
+def no_locks(*_: object) -> None:
+    raise OSError(37, "No locks available")
+
+
+def test_a_killed_pruner_is_in_nobodys_way(store: Store) -> None:
+    holder = hold(store.root, "pruning(ROOT)")
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    with lease.writing(store.root):
+        pass
+    with lease.pruning(store.root, patience=1):
+        pass
+
+
+def test_a_store_that_cannot_be_written_needs_no_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_only(*_: object, **__: object) -> int:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("cache_tools.lease.fsops.create", read_only)
+    with lease.using(store.root, "ab" * 32):
+        assert lease.alive(store.root) == ()
+
+
+def test_owners_of_temporary_files() -> None:
+    own = lease.owner()
+    assert not lease.is_over(own, 10**6)
+    pid, born, place = own.split(".")
+    assert lease.is_over(f"{pid}.{int(born) - 1}.{place}", 0)
+    elsewhere = f"{pid}.{born}.{'0' * 12}"
+    assert not lease.is_over(elsewhere, 60)
+    assert lease.is_over(elsewhere, 2 * 86400)
+    assert lease.is_over("abcdef", 2 * 86400)
