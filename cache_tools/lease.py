@@ -2,7 +2,7 @@
 
 In: a store's directory. Out: small files under ``leases/`` that live as long as their block. One that a killed process
 left counts no more: on its own machine as soon as the process is gone, elsewhere after ``LIFETIME``. This works where
-locks do not cross machines, since it needs only a rename and a listing; where ``flock`` works it is taken besides.
+locks do not cross machines, since it needs only to create and to list; where ``flock`` works it is taken besides.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import errno
 import fcntl
 import functools
 import hashlib
-import json
 import logging
 import os
 import random
+import re
 import secrets
 import socket
 import time
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools.errors import StorageError
-from envguard import atomic, fsops
+from envguard import fsops
 
 log = logging.getLogger(__name__)
 
@@ -91,19 +91,20 @@ def pruning(root: Path, patience: float = PATIENCE) -> Iterator[Path]:
 
 def alive(root: Path) -> tuple[Lease, ...]:
     """Every lease that counts."""
-    try:
-        names = sorted(name for name in os.listdir(root / "leases") if name.endswith(".lock"))
-    except FileNotFoundError:
-        return ()
-    found = (_read(root / "leases" / name) for name in names)
-    return tuple(lease for lease in found if lease)
+    return tuple(lease for path in _files(root) if (lease := _read(path)))
 
 
 def dead(root: Path) -> tuple[Path, ...]:
     """Files of leases that count no more."""
+    return tuple(path for path in _files(root) if _read(path) is None)
+
+
+def _files(root: Path) -> list[Path]:
     folder = root / "leases"
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".lock")) if folder.is_dir() else []
-    return tuple(folder / name for name in names if _read(folder / name) is None)
+    try:
+        return [folder / name for name in sorted(os.listdir(folder)) if name.endswith(".lock")]
+    except FileNotFoundError:
+        return []
 
 
 def owner() -> str:
@@ -112,12 +113,12 @@ def owner() -> str:
     return f"{pid}.{_born(pid) or 0}.{hashlib.sha256(_place().encode()).hexdigest()[:12]}"
 
 
-def is_over(owner: str, age: float) -> bool:
-    """Whether the process that ``owner()`` named is gone, or on another machine and ``age`` (seconds) a day or more."""
+def is_over(owner: str, age: float, lifetime: float = 24 * 3600) -> bool:
+    """Whether the process that ``owner()`` named is gone, or on another machine and ``age`` (seconds) too old."""
     pid, _, rest = owner.partition(".")
     born, _, place = rest.partition(".")
     if place != hashlib.sha256(_place().encode()).hexdigest()[:12] or not pid.isdecimal():
-        return age > 24 * 3600
+        return age > lifetime
     return str(_born(int(pid))) != born
 
 
@@ -151,44 +152,28 @@ def _lease(root: Path, subject: str) -> Iterator[Path]:
     folder = root / "leases"
     with contextlib.suppress(FileExistsError):
         fsops.mkdir(folder, mode=0o700)
-    path = folder / f"{subject}-{secrets.token_hex(8)}.lock"
-    temp = atomic.temp_name(path)
-    content = json.dumps({"subject": subject, "expires": time.time() + LIFETIME, **_self()}).encode()
-    fd = fsops.create(temp, mode=0o600)
+    host = re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())[:64]
+    # All is in the name: there is no moment without it, and an empty file can be made on a full disk.
+    path = folder / f"{subject}-{owner()}-{host}-{secrets.token_hex(8)}.lock"
+    os.close(fsops.create(path, mode=0o600))
     try:
-        try:
-            fsops.write(fd, content)
-        finally:
-            os.close(fd)
-        fsops.rename(temp, path)  # never seen without its content; not synced: no lease outlives a crash of its machine
         yield path
     finally:
         fsops.unlink(path, missing_ok=True)
-        fsops.unlink(temp, missing_ok=True)
 
 
 def _read(path: Path) -> Lease | None:
-    """The lease in a file; None if it counts no more."""
+    """The lease that a file stands for; None if it counts no more."""
     try:
-        data = path.read_bytes()
         age = time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return None
-    try:
-        fields = json.loads(data)
-        subject, host, pid = str(fields["subject"]), str(fields["host"]), int(fields["pid"])
-        expires, born, place = float(fields["expires"]), int(fields["born"]), str(fields["place"])
-    except (ValueError, KeyError, TypeError) as error:
-        log.warning("lease %s cannot be read (%s): it counts for %d days", path, error, LIFETIME // 86400)
-        subject = path.name.rpartition("-")[0]
-        return Lease(path=path, subject=subject, holder="nobody knows whom") if age < LIFETIME else None
-    counts = _born(pid) == born if place == _place() else time.time() < expires
-    return Lease(path=path, subject=subject, holder=f"process {pid} on {host}") if counts else None
-
-
-def _self() -> dict[str, str | int]:
-    pid = os.getpid()
-    return {"host": socket.gethostname(), "place": _place(), "pid": pid, "born": _born(pid) or 0}
+    subject, _, rest = path.name.partition("-")
+    who, _, rest = rest.partition("-")
+    host = rest.partition("-")[0]
+    if is_over(who, age, LIFETIME):
+        return None
+    return Lease(path=path, subject=subject, holder=f"process {who.partition('.')[0]} on {host}")
 
 
 @functools.cache

@@ -1,16 +1,16 @@
 """Removing snapshots and the space they took: a plan, then its execution. Nothing else deletes from a store.
 
 In: a store and keep rules; a snapshot that any rule keeps stays. Out: a ``PrunePlan``, which a dry run prints, then a
-``PruneResult``. Recency comes from our own stamps, never from access times. Deletion goes names, manifests, packs,
-after what stays has been copied out of packs that go: stopped at any moment, what is listed verifies. What no manifest
-names (a killed writer's leavings) goes once it is older than the grace period.
+``PruneResult``. Recency comes from our own stamps, never from access times. Deletion goes names, manifests, whole
+packs; then packs of which a part stays are written anew: stopped at any moment, also by a full disk, what is listed
+verifies. What no manifest names (a killed writer's leavings) goes once it is older than the grace period.
 """
 
 from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,31 +120,28 @@ def execute(plan: PrunePlan, on_progress: Callable[[int, int], None] | None = No
 
     Raises:
         StorageError: the file system refuses, or the store is written to or pruned by somebody else for too long.
-        CorruptError: a blob that should stay is damaged; nothing was deleted then.
+        CorruptError: a blob that stays is damaged; its pack was left as it is.
     """
     store = plan.store
     with storage_errors(f"pruning {store.root}"), lease.pruning(store.root) as held:
         may_go = frozenset(one.id for one in plan.removed)
         current = _plan(store, plan.rules, may_go, held.stat().st_mtime)  # by the clock of the store's own machine
-        new = _rewrite(store, current.rewrite_packs, on_progress)
         _remove_names(store, current)
         for one in current.removed:
             _remove_manifest(store, one.id)
         if current.removed:
             fsops.fsync_dir(store.root / "snapshots")
-        # The same contents make the same pack: one that goes may be what another was written anew to.
-        gone = {*current.delete_packs, *current.rewrite_packs} - new
-        for name in sorted(gone):
-            fsops.unlink(store.root / "blobs" / name, missing_ok=True)
-        if gone:
-            fsops.fsync_dir(store.root / "blobs")
         for path in current.leftovers:
             fsops.unlink(path, missing_ok=True)
+        _remove_packs(store, current.delete_packs)
+        new = _rewrite(store, current.rewrite_packs, on_progress)
+        # The same contents make the same pack: one that goes may be what another was written anew to.
+        _remove_packs(store, sorted(current.rewrite_packs.keys() - new))
         store.index.reload()
         store.close()
     return PruneResult(
         snapshots=len(current.removed),
-        packs=len(gone),
+        packs=len(current.delete_packs) + len(current.rewrite_packs),
         leftovers=len(current.leftovers),
         bytes_freed=current.bytes_freed,
     )
@@ -320,6 +317,13 @@ def _remove_manifest(store: Store, id_: str) -> None:
     fsops.unlink(path, missing_ok=True)
     for other in path.parent.glob(f"{id_}.*"):
         fsops.unlink(other, missing_ok=True)
+
+
+def _remove_packs(store: Store, names: Sequence[str]) -> None:
+    for name in names:
+        fsops.unlink(store.root / "blobs" / name, missing_ok=True)
+    if names:
+        fsops.fsync_dir(store.root / "blobs")
 
 
 def _digests(content: Manifest) -> set[bytes]:
