@@ -2,14 +2,14 @@
 
 In: a store's directory. Out: small files under ``leases/`` that live as long as their block. One that a killed process
 left counts no more: on its own machine as soon as the process is gone, elsewhere after ``LIFETIME``. This works where
-locks do not cross machines, since it needs only to create and to list; where ``flock`` works it is taken besides.
+locks do not cross machines, since it needs only to create and to list: of two that come at once, each first shows
+itself and then looks, so at least one sees the other.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import hashlib
 import logging
@@ -34,7 +34,6 @@ PATIENCE = 600
 """Seconds to wait for somebody else's turn."""
 _POLL = 0.02
 _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
-_NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 WRITER = "writer"
 PRUNER = "prune"
 
@@ -53,7 +52,7 @@ class Lease:
 @contextlib.contextmanager
 def writing(root: Path) -> Iterator[None]:
     """Hold off pruning (not other writers) while blobs are written or relied upon that no manifest names yet."""
-    with _enter(root, WRITER), _flock(root, fcntl.LOCK_SH):
+    with _enter(root, WRITER):
         yield
 
 
@@ -75,6 +74,11 @@ def using(root: Path, id_: str) -> Iterator[None]:
         lease.__exit__(None, None, None)
 
 
+def reading(root: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold off pruning while all of a store is read; nothing where the store cannot be written, hence not pruned."""
+    return using(root, WRITER)
+
+
 @contextlib.contextmanager
 def pruning(root: Path, patience: float = PATIENCE) -> Iterator[Path]:
     """Be the only one that prunes, with no writer at work; yields the lease, whose time is the store's clock.
@@ -83,7 +87,7 @@ def pruning(root: Path, patience: float = PATIENCE) -> Iterator[Path]:
         StorageError: somebody else prunes, or writes for longer than ``patience`` seconds.
     """
     deadline = time.monotonic() + patience
-    with _alone(root, deadline) as own, _flock(root, fcntl.LOCK_EX, deadline):
+    with _alone(root, deadline) as own:  # who comes from now on sees it and waits
         while writers := [lease for lease in alive(root) if lease.subject == WRITER]:
             _wait(deadline, f"{root} is written to by {writers[0].holder}")
         yield own
@@ -204,26 +208,6 @@ def _exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-@contextlib.contextmanager
-def _flock(root: Path, how: int, deadline: float | None = None) -> Iterator[None]:
-    fd = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(fd, how | (fcntl.LOCK_NB if deadline else 0))
-                break
-            except BlockingIOError:
-                _wait(deadline or 0, f"{root} is in use")
-            except OSError as error:
-                if error.errno not in _NO_FLOCK:
-                    raise
-                log.info("%s has no locks; leases alone hold off pruning", root)
-                break
-        yield
-    finally:
-        os.close(fd)
 
 
 def _wait(deadline: float, problem: str, seconds: float = _POLL) -> None:

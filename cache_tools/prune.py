@@ -150,7 +150,7 @@ def execute(plan: PrunePlan, on_progress: Callable[[int, int], None] | None = No
 def _plan(store: Store, rules: Rules, may_go: frozenset[str] | None, now: float) -> PrunePlan:
     """``may_go``: the snapshots that may be removed, None for all."""
     store.index.reload()
-    manifests = {id_: store.read_manifest(id_) for id_ in store.ids()}
+    manifests = dict(_manifests(store))
     snapshots, problem = _judge(store, rules, manifests, may_go, now)
     kept = {one.id for one in snapshots if one.keep}
     named = {id_: _digests(content) for id_, content in manifests.items()}
@@ -180,8 +180,9 @@ def _judge(
     used = {id_: max(_seconds(one.created), stamps.last_use(store.root, id_) / 1e9) for id_, one in manifests.items()}
     ordered = sorted(manifests, key=lambda id_: (used[id_], manifests[id_].created, id_), reverse=True)
     names: dict[str, list[str]] = {id_: [] for id_ in ordered}
-    for name in store.names():
-        names[store.read_ref(name)].append(name)
+    for name, id_ in _names(store):
+        if id_ in names:  # else it was taken since we listed; under the lock nothing is
+            names[id_].append(name)
     in_use = {held.subject: held.holder for held in lease.alive(store.root)}
     pins = pinned(store)
     reasons: dict[str, list[str]] = {id_: [] for id_ in ordered}
@@ -206,6 +207,25 @@ def _judge(
         for id_ in ordered
     )
     return snapshots, problem
+
+
+def _manifests(store: Store) -> Iterator[tuple[str, Manifest]]:
+    """All that are there; one that another process prunes meanwhile is not."""
+    for id_ in store.ids():
+        try:
+            yield id_, store.read_manifest(id_)
+        except CorruptError:
+            if store.manifest_path(id_).exists():
+                raise
+
+
+def _names(store: Store) -> Iterator[tuple[str, str]]:
+    for name in store.names():
+        try:
+            yield name, store.read_ref(name)
+        except (CorruptError, FileNotFoundError):
+            if store.ref_path(name).exists():
+                raise
 
 
 def _fit(

@@ -7,7 +7,6 @@
     pins/<id>                empty: ``prune`` keeps that snapshot
     leases/*.lock            who is using what, see lease.py
     stamps/*.stamp           what may be lost, see stamps.py
-    lock                     shared by writers; ``prune`` takes it alone
 
 In: bytes, manifests, names. Out: the same, verified on every read. A snapshot becomes visible last: blobs, manifest,
 name. Whatever the moment of a crash, what is listed is complete. It needs neither hard links nor locks of its file
@@ -224,7 +223,8 @@ class Store:
             CorruptError: the name's file is damaged.
         """
         if NAME.fullmatch(name_or_id) and self.ref_path(name_or_id).exists():
-            return self.read_ref(name_or_id)
+            with contextlib.suppress(FileNotFoundError):  # pruned in this very moment
+                return self.read_ref(name_or_id)
         matching = [id_ for id_ in self.ids() if _PREFIX.fullmatch(name_or_id) and id_.startswith(name_or_id)]
         if len(matching) == 1:
             return matching[0]
@@ -285,5 +285,5 @@ def create_store(root: Path) -> Store:
     return Store(root=root)
 
 
-_SKELETON = re.compile(r"blobs|snapshots|refs|leases|lock|\.tmp-.*")
+_SKELETON = re.compile(r"blobs|snapshots|refs|leases|\.tmp-.*")
 """What a store that was being made may hold already."""

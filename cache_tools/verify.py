@@ -1,7 +1,8 @@
 """Is every bit of a store what was written? And what is in it.
 
 In: a store, optionally some snapshots of it. Out: every ``Problem`` found, and one ``Listed`` a snapshot.
-It reads everything it judges and changes nothing; leftovers of killed writers (``.tmp-*``) are not part of a store.
+It reads everything it judges and changes nothing, but holds off pruning; leftovers of killed writers (``.tmp-*``) are
+not part of a store.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cache_tools import blobs
+from cache_tools import blobs, lease
 from cache_tools.blobs import Place
 from cache_tools.errors import CorruptError, storage_errors
 from cache_tools.manifest import ID, Manifest
@@ -57,12 +58,14 @@ def list_snapshots(store: Store) -> tuple[Listed, ...]:
     for name in store.names():
         try:
             id_ = store.read_ref(name)
-        except CorruptError as error:
-            found.append(Listed(name=name, id=None, manifest=None, problem=str(error)))
+        except (CorruptError, FileNotFoundError) as error:
+            if store.ref_path(name).exists():  # else it was pruned a moment ago
+                found.append(Listed(name=name, id=None, manifest=None, problem=str(error)))
         else:
             found.append(_listed(store, name, id_))
     named = {one.id for one in found}
     nameless = [_listed(store, None, id_) for id_ in store.ids() if id_ not in named]
+    nameless = [one for one in nameless if not one.problem or store.manifest_path(str(one.id)).exists()]
     return tuple(sorted(found, key=_created, reverse=True) + sorted(nameless, key=_created, reverse=True))
 
 
@@ -91,7 +94,7 @@ def verify_store(
     except CorruptError as error:  # nothing else can be judged
         problem = Problem(path="config.json", reason=str(error))
         return Verification(snapshots=0, blobs=0, bytes=0, problems=(problem,))
-    with storage_errors(f"verifying {root}"):
+    with storage_errors(f"verifying {root}"), lease.reading(root):
         check = _Check(store)
         if names:
             check.some(names)
@@ -151,7 +154,7 @@ class _Check:
         root = self.store.root
         folder, stem = file.parent, file.stem
         return (
-            file in (root / "config.json", root / "lock")
+            file == root / "config.json"
             or (folder == root / "blobs" and file.suffix == blobs.SUFFIX and bool(ID.fullmatch(stem)))
             or (folder == root / "snapshots" and file.suffix == ".json" and bool(ID.fullmatch(stem)))
             or (folder == root / "refs" and file.name in self.store.names())

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -62,10 +63,7 @@ def test_a_holder_on_another_machine_counts_until_its_time_is_up(store: Store) -
     assert lease.alive(store.root) == ()
 
 
-@pytest.mark.parametrize("flock", [True, False])
-def test_writers_share_and_prune_is_alone(store: Store, monkeypatch: pytest.MonkeyPatch, flock: bool) -> None:
-    if not flock:
-        monkeypatch.setattr("cache_tools.lease.fcntl.flock", no_locks)
+def test_writers_share_and_prune_is_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         lease.writing(store.root),
         lease.writing(store.root),
@@ -83,8 +81,22 @@ def test_writers_share_and_prune_is_alone(store: Store, monkeypatch: pytest.Monk
     assert lease.alive(store.root) == ()
 
 
-def no_locks(*_: object) -> None:
-    raise OSError(37, "No locks available")
+def test_a_writer_that_came_before_the_pruner_finishes_first(store: Store) -> None:
+    """Each waits for the other's turn and none for ever."""
+    order: list[str] = []
+
+    def prune() -> None:
+        with lease.pruning(store.root):
+            order.append("pruned")
+
+    with lease.writing(store.root):
+        pruner = threading.Thread(target=prune)
+        pruner.start()
+        while not any(one.subject == lease.PRUNER for one in lease.alive(store.root)):
+            time.sleep(0.001)
+        order.append("written")
+    pruner.join(timeout=30)
+    assert order == ["written", "pruned"]
 
 
 def test_a_killed_pruner_is_in_nobodys_way(store: Store) -> None:
