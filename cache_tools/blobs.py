@@ -98,7 +98,14 @@ def is_intact(frame: bytes, place: Place) -> bool:
     return hashlib.sha256(frame).digest() == place.frame_sha256
 
 
-def decode(frame: bytes, *, sha256: str, limit: int, origin: Path) -> bytes:
+def decompressor() -> zstandard.ZstdDecompressor:
+    """A decompressor for any number of frames; not to be shared among threads."""
+    return zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
+
+
+def decode(
+    frame: bytes, *, sha256: str, limit: int, origin: Path, reader: zstandard.ZstdDecompressor | None = None
+) -> bytes:
     """The content of ``frame``, which must hash to ``sha256`` and have at most ``limit`` bytes.
 
     Memory use is bounded by ``limit`` whatever the frame claims. ``origin`` is the file named in the error.
@@ -110,8 +117,7 @@ def decode(frame: bytes, *, sha256: str, limit: int, origin: Path) -> bytes:
         claimed = zstandard.get_frame_parameters(frame).content_size
         if claimed > limit:
             raise CorruptError(f"{origin} claims {claimed} bytes for blob {sha256[:12]} where at most {limit} belong")
-        reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
-        data = reader.decompress(frame, max_output_size=limit, allow_extra_data=False)
+        data = (reader or decompressor()).decompress(frame, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptError(f"{origin} is damaged at blob {sha256[:12]}: {error}") from error
     if hashlib.sha256(data).hexdigest() != sha256:

@@ -42,38 +42,9 @@ def snapshot_command(
     json: JsonOption = False,
 ) -> None:
     """Keep the whole cache directory as a snapshot."""
-    from cache_tools import paths, render
-    from cache_tools.observe import observe
-    from cache_tools.snapshot import snapshot
-    from cache_tools.store import check_name, create_store
+    from cache_tools.commands import snapshot
 
-    check_name(name)
-    source = cache_dir or paths.default_cache_dir()
-    if not source.is_dir():
-        raise UsageError(f"{source} is not a directory: give the cache that torch writes")
-    vault = create_store(store or paths.default_store_dir())
-    done = snapshot(
-        vault, source, name=name, fingerprint=observe(), on_progress=render.ProgressLine(f"snapshot {name}")
-    )
-    if json:
-        render.emit_json(
-            {
-                "name": name,
-                "id": done.id,
-                "new": done.new,
-                "entries": done.entries,
-                "bytes": done.bytes,
-                "blobs_written": done.blobs_written,
-                "skipped": dict(done.skipped),
-                "cache_dir": str(source),
-                "store": str(vault.root),
-            }
-        )
-        return
-    state = f"{done.blobs_written} new blobs" if done.new else "unchanged"
-    render.out(f"{name}  {done.id[: render.SHORT]}  {done.entries} entries, {render.human_bytes(done.bytes)}, {state}")
-    if left := ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()):
-        cliutil.say(f"left out: {left}")
+    snapshot(name, cache_dir, store, json=json)
 
 
 @app.command("restore")
@@ -90,29 +61,9 @@ def restore_command(
     json: JsonOption = False,
 ) -> None:
     """Put a snapshot back, after checking that it fits this machine."""
-    from cache_tools import paths, render, report
-    from cache_tools.restore import Mode, execute, plan_restore
-    from cache_tools.store import open_store
+    from cache_tools.commands import restore
 
-    if replace and merge:
-        raise UsageError("--replace and --merge exclude each other: give one")
-    vault = open_store(store or paths.default_store_dir())
-    mode = Mode.REPLACE if replace else Mode.MERGE
-    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode)
-    refused = bool(plan.comparison.fatal) and not force
-    for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
-        cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
-    if dry_run or refused:
-        report.print_plan(plan, status="refused" if refused else "planned", json=json)
-    if dry_run and not refused:
-        return
-    done = execute(plan, force=force, on_progress=render.ProgressLine(f"restore {name}"))
-    if json:
-        counts = {"added": done.added, "repaired": done.repaired, "present": done.present, "kept": done.kept}
-        render.emit_json({"status": "restored", **report.plan_document(plan), **counts, "bytes": done.bytes})
-        return
-    line = f"{done.added} added, {done.repaired} repaired, {done.present} present, {done.kept} kept"
-    render.out(f"{plan.id[: render.SHORT]} -> {plan.target}: {line} ({render.human_bytes(done.bytes)} written)")
+    restore(name, to, store, replace=replace, merge=merge, dry_run=dry_run, force=force, json=json)
 
 
 @app.command("list")

@@ -13,7 +13,7 @@ import errno
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,9 +90,7 @@ def _refusal(plan: RestorePlan) -> str:
 def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> int:
     """Write every file that is needed, verified and durable, under ``staging``; the bytes written."""
     needed = [entry for action, entry in plan.actions if action in (Action.ADD, Action.REPAIR)]
-    folders = {""} | {entry.path.rpartition("/")[0] for entry in needed}
-    for folder in sorted(folders):
-        make_parents(staging, f"{folder}/")
+    folders = _make_folders(staging, needed)
     total, done = sum(entry.size for entry in needed), 0
     batches = [needed[at : at + BATCH] for at in range(0, len(needed), BATCH)]
     with ThreadPoolExecutor(workers()) as pool:
@@ -101,8 +99,21 @@ def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> in
             if on_progress:
                 on_progress(done, total)
     root = os.fspath(staging)
-    fsops.sync_tree(staging, [f"{root}/{entry.path}" for entry in needed], [item[0] for item in os.walk(staging)])
+    fsops.sync_tree(staging, [f"{root}/{entry.path}" for entry in needed], folders)
     return done
+
+
+def _make_folders(staging: Path, needed: Sequence[ManifestEntry]) -> list[str]:
+    """Create every folder of ``needed`` in the new directory ``staging``; all of them, ``staging`` too."""
+    made = {""}
+    for entry in needed:
+        folder = ""
+        for part in entry.path.split("/")[:-1]:
+            folder = f"{folder}/{part}"
+            if folder not in made:
+                fsops.mkdir(f"{staging}{folder}", mode=0o755)
+                made.add(folder)
+    return [f"{staging}{folder}" for folder in made]
 
 
 def _stage_one(plan: RestorePlan, staging: Path, entry: ManifestEntry) -> int:

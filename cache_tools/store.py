@@ -20,6 +20,7 @@ import functools
 import hashlib
 import logging
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class Store:
 
     def __init__(self, *, root: Path) -> None:
         self.root = root
+        self._local = threading.local()
 
     @functools.cached_property
     def index(self) -> PackIndex:
@@ -118,8 +120,11 @@ class Store:
 
     def _whole(self, digest: bytes, place: Place, limit: int) -> bytes:
         origin = self.root / "blobs" / place.pack
+        if not hasattr(self._local, "reader"):
+            self._local.reader = blobs.decompressor()
         try:
-            return blobs.decode(self._reader.frame(place), sha256=digest.hex(), limit=limit, origin=origin)
+            frame = self._reader.frame(place)
+            return blobs.decode(frame, sha256=digest.hex(), limit=limit, origin=origin, reader=self._local.reader)
         except CorruptError:
             other = self.index.elsewhere(place, digest)
             if other is None:

@@ -1,0 +1,85 @@
+"""What ``snapshot`` and ``restore`` do between their arguments and their output.
+
+In: parsed arguments. Out: data on stdout, talk on stderr; errors are raised. Apart from ``cli.py``, so that these two,
+for which jobs wait, can start without typer; see ``entry.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cache_tools import paths, render
+from cache_tools.observe import observe
+from envguard import cliutil
+from envguard.errors import UsageError
+
+
+def snapshot(name: str, cache_dir: Path | None, store: Path | None, *, json: bool) -> None:
+    """Keep the whole cache directory as a snapshot."""
+    from cache_tools.snapshot import snapshot as take_snapshot
+    from cache_tools.store import check_name, create_store
+
+    check_name(name)
+    source = cache_dir or paths.default_cache_dir()
+    if not source.is_dir():
+        raise UsageError(f"{source} is not a directory: give the cache that torch writes")
+    vault = create_store(store or paths.default_store_dir())
+    done = take_snapshot(
+        vault, source, name=name, fingerprint=observe(), on_progress=render.ProgressLine(f"snapshot {name}")
+    )
+    if json:
+        render.emit_json(
+            {
+                "name": name,
+                "id": done.id,
+                "new": done.new,
+                "entries": done.entries,
+                "bytes": done.bytes,
+                "blobs_written": done.blobs_written,
+                "skipped": dict(done.skipped),
+                "cache_dir": str(source),
+                "store": str(vault.root),
+            }
+        )
+        return
+    state = f"{done.blobs_written} new blobs" if done.new else "unchanged"
+    render.out(f"{name}  {done.id[: render.SHORT]}  {done.entries} entries, {render.human_bytes(done.bytes)}, {state}")
+    if left := ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()):
+        cliutil.say(f"left out: {left}")
+
+
+def restore(
+    name: str,
+    to: Path | None,
+    store: Path | None,
+    *,
+    replace: bool,
+    merge: bool,
+    dry_run: bool,
+    force: bool,
+    json: bool,
+) -> None:
+    """Put a snapshot back, after checking that it fits this machine."""
+    from cache_tools import report
+    from cache_tools.restore import Mode, execute, plan_restore
+    from cache_tools.store import open_store
+
+    if replace and merge:
+        raise UsageError("--replace and --merge exclude each other: give one")
+    vault = open_store(store or paths.default_store_dir())
+    mode = Mode.REPLACE if replace else Mode.MERGE
+    plan = plan_restore(vault, name, to or paths.default_cache_dir(), mode=mode)
+    refused = bool(plan.comparison.fatal) and not force
+    for field in (*(() if refused else plan.comparison.fatal), *plan.comparison.degrading):
+        cliutil.say(render.field_line(field))  # a refusal names the fatal ones itself
+    if dry_run or refused:
+        report.print_plan(plan, status="refused" if refused else "planned", json=json)
+    if dry_run and not refused:
+        return
+    done = execute(plan, force=force, on_progress=render.ProgressLine(f"restore {name}"))
+    if json:
+        counts = {"added": done.added, "repaired": done.repaired, "present": done.present, "kept": done.kept}
+        render.emit_json({"status": "restored", **report.plan_document(plan), **counts, "bytes": done.bytes})
+        return
+    line = f"{done.added} added, {done.repaired} repaired, {done.present} present, {done.kept} kept"
+    render.out(f"{plan.id[: render.SHORT]} -> {plan.target}: {line} ({render.human_bytes(done.bytes)} written)")
