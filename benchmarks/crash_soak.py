@@ -64,7 +64,7 @@ class Soak:
         if self.random.random() < 0.1:
             shutil.rmtree(cache, ignore_errors=True)
         make_cache(cache, files=self.random.choice((12, 24, 60)), seed=self.random.randrange(1 << 30), mean_kb=3)
-        if self.random.random() < 0.1:
+        if self.random.random() < 0.04:
             (cache / "ab").mkdir(exist_ok=True)
             (cache / "ab" / f"clarge{self.random.randrange(9)}.cpp").write_bytes(self.random.randbytes(5 << 20))
         name = f"name{self.random.randrange(6)}"
@@ -78,7 +78,7 @@ class Soak:
         self.contents[id_] = {
             path: data for path, data in tree(cache).items() if kind_of(path) not in NOT_KEPT and "__grp__" not in path
         }
-        if self.random.random() < 0.05:
+        if self.random.random() < 0.01:
             pin(open_store(self.store), id_)
 
     def restore(self) -> None:

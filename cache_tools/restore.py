@@ -24,7 +24,7 @@ from cache_tools.intake import BATCH, Progress, workers
 from cache_tools.manifest import ManifestEntry
 from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_restore
 from cache_tools.relocate import expand, is_group
-from cache_tools.target import check_target, exchange, make_parents, staging_directory
+from cache_tools.target import check_target, exchange, make_parents, staging_directory, sweep_staging
 from envguard import fsops
 from envguard.errors import UsageError
 
@@ -58,10 +58,12 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
         if not plan.store.manifest_path(plan.id).exists():
             raise UsageError(f"snapshot {plan.id[:12]} was pruned a moment ago: choose another, see dflash cache list")
         stamps.mark_used(plan.store.root, plan.id)
-        if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
-            return _result(plan, Counter(), 0)
         # A merge stages inside the target: it may be a mount point, and a link cannot leave a file system.
         where = plan.target.parent if plan.whole else plan.target
+        sweep_staging(plan.target.parent, plan.target.name)
+        sweep_staging(plan.target, plan.target.name)
+        if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
+            return _result(plan, Counter(), 0)
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         with staging_directory(where, plan.target.name) as staging:
             written = _stage(plan, staging, on_progress)

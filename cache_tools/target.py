@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import logging
 import os
 import secrets
@@ -81,19 +82,20 @@ def exchange(new: Path, old: Path) -> None:
         raise StorageError(f"{old} cannot be swapped in one step ({reason}): remove it, then restore again") from error
 
 
-@contextlib.contextmanager
-def staging_directory(where: Path, name: str) -> Iterator[Path]:
-    """A new directory of this user alone under ``where``, removed at the end unless it was renamed away.
-
-    Those that killed processes left are removed first; the name tells whose they are.
-    """
-    prefix = f".tmp-restore-{name[:64]}-"
-    for left in sorted(where.glob(f"{prefix}*")):
+def sweep_staging(where: Path, name: str) -> None:
+    """Remove the staging directories that killed processes left under ``where``; the name tells whose they are."""
+    prefix = _prefix(name)
+    for left in sorted(where.glob(f"{glob.escape(prefix)}*")):
         owner = left.name.removeprefix(prefix).partition("-")[0]
         with contextlib.suppress(FileNotFoundError):
             if lease.is_over(owner, time.time() - left.lstat().st_mtime):
                 fsops.remove_tree(left)
-    staging = where / f"{prefix}{lease.owner()}-{secrets.token_hex(8)}"
+
+
+@contextlib.contextmanager
+def staging_directory(where: Path, name: str) -> Iterator[Path]:
+    """A new directory of this user alone under ``where``, removed at the end unless it was renamed away."""
+    staging = where / f"{_prefix(name)}{lease.owner()}-{secrets.token_hex(8)}"
     fsops.mkdir(staging, mode=0o700)
     try:
         yield staging
@@ -102,3 +104,7 @@ def staging_directory(where: Path, name: str) -> Iterator[Path]:
             fsops.remove_tree(staging)
         except OSError as error:  # the first error counts, and the next restore removes it
             log.warning("%s could not be removed: %s", staging, error)
+
+
+def _prefix(name: str) -> str:
+    return f".tmp-restore-{name[:64]}-"

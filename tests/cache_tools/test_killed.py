@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from cache_tools.kinds import kind_of
 from cache_tools.live import check_live, quarantine
 from cache_tools.restore import execute, plan_restore
 from cache_tools.snapshot import snapshot
-from cache_tools.store import Store, create_store
+from cache_tools.store import Store, create_store, open_store
 from cache_tools.verify import list_snapshots, verify_store
 
 from . import helpers
@@ -89,6 +90,10 @@ def test_a_killed_restore_of_an_existing_cache(filled: Store, cache: Path, tmp_p
             if any(kind_of(path).value in ENTRY_KINDS for path in found):
                 pointed_at = {path for path in whole if kind_of(path).value not in ENTRY_KINDS}
                 assert pointed_at <= found.keys(), "a graph entry without the files that it names"
+        execute(plan_restore(filled, "run", target, mode="merge", here=HERE))
+        assert whole.items() <= visible(target).items(), "the next restore completes"
+        left = [path.name for path in (*tmp_path.iterdir(), *target.iterdir()) if path.name.startswith(".tmp-")]
+        assert left == [], "and removes what the killed one left"
         if not killed:
             break
     assert step > 15
@@ -102,6 +107,8 @@ def test_a_killed_restore_of_an_absent_cache_leaves_none_or_all(filled: Store, c
         target = tmp_path / f"target{step}"
         killed = helpers.killed_at(step, lambda to=target: execute(plan_restore(filled, "run", to, here=HERE)))
         assert not target.exists() or visible(target) == whole
+        execute(plan_restore(filled, "run", target, here=HERE))
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp-")]
         if not killed:
             break
     assert step > 15
@@ -119,3 +126,19 @@ def test_a_killed_quarantine_loses_no_good_file(cache: Path, tmp_path: Path) -> 
             break
     assert check_live(cache) == ()
     assert step > 2
+
+
+def test_what_is_named_is_durable_before_its_name(store: Store, cache: Path, tmp_path: Path) -> None:
+    """The order that a power loss needs, which SIGKILL cannot show. (A rename without a sync is one of a stamp.)"""
+
+    def order(action: Callable[[], object]) -> list[str]:
+        return [step for step in helpers.steps_of(action) if step in ("fsync", "syncfs", "rename")]
+
+    durable, stamp = ["fsync", "rename", "fsync"], ["rename"]
+    taken = order(lambda: snapshot(store, cache, name="run", fingerprint=HERE))
+    assert taken == [*durable, *stamp, *durable, *durable, *stamp, *stamp], "pack, manifest, name"
+    restored = order(lambda: execute(plan_restore(open_store(store.root), "run", tmp_path / "new", here=HERE)))
+    files_and_folders = restored[1:-2]
+    assert [*restored[:1], *restored[-2:]] == [*stamp, "rename", "fsync"]
+    assert files_and_folders == ["fsync"] * len(files_and_folders)
+    assert len(files_and_folders) > 5
