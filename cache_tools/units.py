@@ -19,7 +19,7 @@ def seconds(text: str) -> float:
     Raises:
         UsageError: it is something else.
     """
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhdw])", text.strip())
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)([smhdw])", text.strip())
     if not found:
         raise UsageError(f"{text!r} is not a duration: write a number and s, m, h, d or w, for instance 12h or 7d")
     return float(found[1]) * _SECONDS[found[2]]
@@ -31,7 +31,7 @@ def size(text: str) -> int:
     Raises:
         UsageError: it is something else.
     """
-    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([A-Za-z]{0,3})", text.strip())
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?)\s*([A-Za-z]{0,3})", text.strip())
     unit = _BYTES.get((found[2] or "B").upper()) if found else None
     if not found or unit is None:
         raise UsageError(f"{text!r} is not a size: write a number and kB, MB, GB, TB, MiB or GiB, for instance 20GB")

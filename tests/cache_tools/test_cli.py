@@ -132,6 +132,26 @@ def test_live_check_and_repair(cli: Cli) -> None:
     assert cli.json("verify", "--live", str(cli.cache))["status"] == "ok"
 
 
+def test_prune_plans_then_removes_and_pins_hold(cli: Cli) -> None:
+    ids = []
+    for number in range(3):
+        helpers.write(cli.cache, "ab/cnew.main.cpp", b"// %d" % number)
+        ids.append(cli.json("snapshot", "--name", f"run{number}")["id"])
+    assert "pinned" in cli.run("pin", "run0").stdout
+    planned = cli.json("prune", "--keep-last", "1", "--dry-run")
+    assert (planned["status"], planned["removed"]) == ("planned", 1)
+    keep = {one["id"]: one["keep"] for one in planned["snapshots"]}
+    assert keep == {ids[0]: ["pinned"], ids[1]: [], ids[2]: ["among the last"]}
+    assert len(cli.json("list")["snapshots"]) == 3
+    done = cli.json("prune", "--keep-last", "1")
+    assert (done["status"], done["removed"]) == ("pruned", 1)
+    assert [one["name"] for one in cli.json("list")["snapshots"]] == ["run2", "run0"]
+    assert cli.json("unpin", "run0") == {"id": ids[0], "pinned": False}
+    lines = cli.run("prune", "--max-size", "0").stdout.splitlines()
+    assert lines[-1].startswith("removed 2 snapshots, ")
+    assert cli.json("verify")["status"] == "ok"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -144,6 +164,10 @@ def test_live_check_and_repair(cli: Cli) -> None:
         (["verify", "--repair"], "--repair needs --live"),
         (["verify", "--live", "/nowhere"], "/nowhere is not a directory"),
         (["list", "--store", "/nowhere"], "/nowhere is not a cache store"),
+        (["prune", "--keep-within", "soon"], "is not a duration"),
+        (["prune", "--max-size", "big"], "is not a size"),
+        (["prune", "--keep-last", "-1"], "keep-last -1 is negative"),
+        (["pin", "nope"], "names: run"),
         (["polish"], "polish"),
     ],
 )

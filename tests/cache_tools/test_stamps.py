@@ -1,0 +1,108 @@
+"""What is remembered saves work and is never believed wrongly."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from cache_tools import intake, stamps
+from cache_tools.snapshot import SnapshotResult, snapshot
+from cache_tools.store import Store, open_store
+from cache_tools.verify import verify_store
+
+from . import helpers
+
+HERE = helpers.fingerprint()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    helpers.make_cache(tmp_path / "cache", triton=True)
+    time.sleep(2 * stamps.TICK_NS / 1e9)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Files of caches that are opened for reading."""
+    paths: list[str] = []
+    real = intake._keep
+
+    def keep(writer: object, cache_dir: Path, entry: object) -> object:
+        paths.append(entry.path)  # type: ignore[attr-defined]
+        return real(writer, cache_dir, entry)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(intake, "_keep", keep)
+    return paths
+
+
+def take(store: Store, cache: Path) -> SnapshotResult:
+    return snapshot(open_store(store.root), cache, name="run", fingerprint=HERE)
+
+
+def content(store: Store, path: str) -> bytes:
+    entries = {one.path: one for one in store.read_manifest(open_store(store.root).resolve("run")).entries}
+    return open_store(store.root).read_blob(entries[path].sha256, limit=entries[path].size)
+
+
+def test_unchanged_files_are_not_opened_and_changed_ones_are(store: Store, cache: Path, opened: list[str]) -> None:
+    first = take(store, cache)
+    assert len(opened) == first.entries
+    opened.clear()
+    assert take(store, cache).id == first.id
+    assert opened == []
+    helpers.write(cache, helpers.SOURCE_CPP, b"// another kernel of some length")
+    time.sleep(2 * stamps.TICK_NS / 1e9)
+    take(store, cache)
+    assert opened == [helpers.SOURCE_CPP]
+    assert content(store, helpers.SOURCE_CPP) == b"// another kernel of some length"
+
+
+def test_the_same_size_and_a_time_set_back_do_not_deceive(store: Store, cache: Path) -> None:
+    take(store, cache)
+    file = cache / helpers.SOURCE_CPP
+    status, old = file.stat(), file.read_bytes()
+    file.write_bytes(bytes(reversed(old)))
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert file.stat().st_size == status.st_size
+    take(store, cache)
+    assert content(store, helpers.SOURCE_CPP) == bytes(reversed(old))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "rubbish", "gone", "foreign", "writable"])
+def test_a_stamp_that_is_not_whole_and_ours_is_ignored(
+    store: Store, cache: Path, opened: list[str], damage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = take(store, cache)
+    opened.clear()
+    for stamp in (store.root / "stamps").iterdir():
+        if damage == "flip":
+            helpers.flip(stamp, 8 * 90 + 1)
+        elif damage == "gone":
+            stamp.unlink()
+        elif damage == "writable":
+            stamp.chmod(0o666)
+        elif damage != "foreign":
+            stamp.write_bytes(b"rubbish" if damage == "rubbish" else stamp.read_bytes()[:-9])
+    if damage == "foreign":
+        monkeypatch.setattr("cache_tools.stamps.os.geteuid", lambda: 12345)
+    assert take(store, cache).id == first.id
+    assert len(opened) == first.entries
+    assert verify_store(store.root).problems == ()
+
+
+def test_a_remembered_file_whose_blob_is_gone_is_read_again(store: Store, cache: Path) -> None:
+    first = take(store, cache)
+    for pack in helpers.packs(store.root):
+        pack.unlink()
+    assert take(store, cache).blobs_written == first.entries
+    assert verify_store(store.root).problems == ()
+
+
+def test_a_file_that_was_written_just_now_is_not_remembered(store: Store, cache: Path, opened: list[str]) -> None:
+    assert not stamps.is_settled((1, 1, 10**9, 10**9), 10**9 + stamps.TICK_NS)
+    assert stamps.is_settled((1, 1, 10**9, 10**9), 10**9 + stamps.TICK_NS + 1)
+    assert not stamps.is_settled((1, 1, 0, 10**9), 10**9)
