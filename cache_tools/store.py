@@ -160,7 +160,7 @@ class Store:
             CorruptError: it could not be read back, for instance since two of its paths differ only in case.
         """
         data = manifest.to_bytes(content)
-        manifest.from_bytes(data, origin="the new manifest")  # never write what would not be read
+        manifest.check_new(content)  # never write what would not be read
         id_ = manifest.id_of(data)
         path = self.manifest_path(id_)
         if path.exists():
