@@ -99,8 +99,7 @@ def snapshot(
             id_, new = previous, False
             record_own(id_)
         else:
-            id_, new = store.add_manifest(content)
-            record_own(id_)  # before the name: what is visible can be restored
+            id_, new = store.add_manifest(content, before=record_own)  # what is visible can be restored
             store.set_ref(name, id_)
         remember(store, cache_dir, found.entries, taken)
         stamps.mark_used(store.root, id_)

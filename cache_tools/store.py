@@ -22,7 +22,7 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cache_tools import blobs, lease, manifest
@@ -159,8 +159,10 @@ class Store:
         path = self.root / "blobs" / sha256
         return CorruptError(f"{path} is missing, no pack holds it: the store is incomplete; was the copy finished?")
 
-    def add_manifest(self, content: Manifest) -> tuple[str, bool]:
+    def add_manifest(self, content: Manifest, *, before: Callable[[str], None] = lambda id_: None) -> tuple[str, bool]:
         """Keep a manifest whose blobs are all there; its id, and whether it is new.
+
+        ``before`` is called with the id while nobody can see the snapshot yet.
 
         Raises:
             CorruptError: it could not be read back, for instance since two of its paths differ only in case.
@@ -168,6 +170,7 @@ class Store:
         data = manifest.to_bytes(content)
         manifest.check_new(content)  # never write what would not be read
         id_ = manifest.id_of(data)
+        before(id_)
         path = self.manifest_path(id_)
         if path.exists():
             return id_, False
