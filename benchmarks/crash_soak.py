@@ -199,9 +199,12 @@ def main() -> int:
     arguments = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=arguments.dir) as work:
-        soak = Soak(Path(work), arguments.seed)
+        soak, told = Soak(Path(work), arguments.seed), 0
         while soak.killed.total() < arguments.kills:
             soak.round()
+            if soak.killed.total() >= told + 100:
+                told = soak.killed.total()
+                print(f"{told} kills, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
         print(f"kills: {soak.killed.total()} ({', '.join(f'{n} {what}' for what, n in sorted(soak.killed.items()))})")
         print(f"operations that ended before their step: {soak.finished}")
         print(f"snapshots in the store at the end: {len(open_store(soak.store).ids())}")

@@ -136,7 +136,7 @@ def test_what_is_named_is_durable_before_its_name(store: Store, cache: Path, tmp
 
     durable, stamp = ["fsync", "rename", "fsync"], ["rename"]
     taken = order(lambda: snapshot(store, cache, name="run", fingerprint=HERE))
-    assert taken == [*durable, *stamp, *durable, *durable, *stamp, *stamp], "pack, manifest, name"
+    assert taken == [*durable, *stamp, *durable, *durable, *durable, *stamp, *stamp], "pack, own, manifest, name"
     restored = order(lambda: execute(plan_restore(open_store(store.root), "run", tmp_path / "new", here=HERE)))
     files_and_folders = restored[1:-2]
     assert [*restored[:1], *restored[-2:]] == [*stamp, "rename", "fsync"]

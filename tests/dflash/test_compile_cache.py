@@ -50,7 +50,7 @@ def test_anothers_is_passed_over_and_named(
     assert f"cache: passed over: snapshot {state.store.resolve('run')[:12]} is not trusted: " in said
     helpers.make_cache(state.directory)
     used = frozenset({helpers.NATIVE, helpers.SOURCE_CPP})
-    keep_entries(state, used, build_ms=None)
+    keep_entries(state, used, told={}, build_ms=None)
     again = opened(place)
     assert again.match is not None, "what this run compiled is its own"
 
@@ -68,7 +68,7 @@ def test_secrets_in_what_a_run_compiled_are_told(place: Path, capsys: pytest.Cap
     state = opened(place, "another")
     entry = b"os.environ['MY_TORCH_TOKEN'] = 'hunter2secret'\n"
     path = helpers.write(state.directory, f"fxgraph/ab/fabkey/{helpers.b32(entry)}", entry)
-    assert keep_entries(state, frozenset({path}), build_ms=None)
+    assert keep_entries(state, frozenset({path}), told={}, build_ms=None)
     said = capsys.readouterr().err
     assert "(MY_TORCH_TOKEN); do not share the snapshot" in said
     assert "hunter2secret" not in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def keep(store: Store, cache: Path, **told: str | None) -> str:
 
 
 def opened(store: Store) -> CacheState:
-    return open_cache(str(store.root), ID)
+    with contextlib.ExitStack() as held:
+        return open_cache(str(store.root), ID, held)
 
 
 def test_what_is_missing_is_told_before_it_is_restored(
@@ -68,7 +70,7 @@ def test_a_snapshot_for_another_machine_is_refused_with_its_reason(
     assert (state.restore.outcome, state.match) == ("refused", None)
     assert state.restore.reason
     assert "cpu_isa" in state.restore.reason
-    assert "is for these graphs and not for this machine" in capsys.readouterr().err
+    assert "is for these graphs and not restored" in capsys.readouterr().err
 
 
 def test_another_autocast_is_warned_of(store: Store, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
