@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from envguard.findings import Check, Problem, Skip
 from envguard.inspection import Inspection
+from envguard.probes.libraries import Exposed
 
 
 def _no_cuda(case: Inspection) -> Skip | None:
@@ -29,16 +30,23 @@ def _exposed(case: Inspection) -> Iterable[Problem] | Skip:
     if not libraries.own:
         return Skip(reason="the environment brings no CUDA libraries of its own")
     inside = f"{case.observation.interpreter.prefix}/"
-    return [
-        Problem(
-            subject=each.name,
-            message=f"{each.by} offers {each.path} for the {each.name} that the environment brings itself",
-            observed=each.path,
-            fix=f"unset {each.by}" if each.by != "ldconfig" else None,
-        )
-        for each in libraries.exposed
-        if each.name in libraries.own and not each.path.startswith(inside)
-    ]
+    places: dict[tuple[str, str], list[Exposed]] = {}
+    for each in libraries.exposed:
+        if each.name in libraries.own and not each.path.startswith(inside):
+            places.setdefault((each.by, each.path.rpartition("/")[0]), []).append(each)
+    return [_offered(found) for found in places.values()]
+
+
+def _offered(found: Sequence[Exposed]) -> Problem:
+    """One place offers one release, whose parts come together."""
+    first, others = found[0], len(found) - 1
+    more = f"; likewise {others} more of that directory" if others else ""
+    return Problem(
+        subject=first.name,
+        message=f"{first.by} offers {first.path} for the {first.name} that the environment brings itself{more}",
+        observed=", ".join(each.path for each in found),
+        fix=f"unset {first.by}" if first.by != "ldconfig" else None,
+    )
 
 
 def _toolkit(case: Inspection) -> Iterable[Problem] | Skip:

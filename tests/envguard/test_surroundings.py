@@ -232,12 +232,13 @@ def test_libraries_that_stand_before_the_environments_own(
     ldconfig = tmp_path / "ldconfig"
     ldconfig.write_text(
         "#!/bin/sh\ncat <<'END'\n3 libs found\n\tlibcudnn_ops.so.9 (libc6,x86-64) => /x/libcudnn_ops.so.9\n"
+        "\tlibcudnn.so.9 (libc6,x86-64) => /x/libcudnn.so.9\n"
         "\tlibcudart.so.13 (libc6,x86-64) => /x/libcudart.so.13\n\tlibcudnn.so.8 (libc6) => /x/libcudnn.so.8\nEND\n"
     )
     ldconfig.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"/nonexistent:{library}")
-    assert cuda(scratch) == [("CUD004", "libcudnn_ops.so.9", "ldconfig")]
+    assert cuda(scratch) == [("CUD004", "libcudnn_ops.so.9", "ldconfig")], "one place is one finding"
     (library / "libcudnn.so.9.1.2").write_bytes(b"")
     (library / "libcudart.so.12").write_bytes(b"")  # of another major release, which nobody takes for ours
     assert ("CUD004", "libcudnn.so.9", "LD_LIBRARY_PATH") in cuda(scratch)
