@@ -8,14 +8,15 @@ falls to a slow kernel, hence one way a device. The reference is never used in t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash.anchors import block_mask_rule, dense_mask
+from dflash.compile.dense import flex_or_die
 
 Kind = Literal["flex", "sdpa", "reference"]
 
@@ -27,6 +28,8 @@ class AttentionPlan:
     kind: Kind
     mask: Tensor | BlockMask
     """BlockMask for flex, else bool [R, 1, Q, T+Q]."""
+    kernel_options: dict[str, Any] | None = None
+    """Flex only; None leaves them to torch (see ``compile/kernels.py``)."""
 
 
 def default_kind(device: torch.device) -> Kind:
@@ -53,16 +56,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, plan: AttentionPlan) -> Tensor:
     """Softmax attention under the plan's mask, scale 1/sqrt(d).
 
     Raises:
-        RuntimeError: flex attention was reached outside ``torch.compile`` on CUDA, where it would build the dense
+        DenseAttentionError: flex attention was reached outside ``torch.compile``, where it would build the dense
             [Q, T+Q] scores of every head (the 276 GiB allocation of a hit recompile limit).
     """
     if plan.kind == "flex":
-        if q.is_cuda and not torch.compiler.is_dynamo_compiling():
-            raise RuntimeError(
-                "flex attention reached its dense eager path: torch.compile is off, was bypassed, or hit its recompile "
-                "limit; refusing to allocate the full score matrix (run `dflash doctor`, or set drafter.attention)"
-            )
-        return flex_attention(q, k, v, block_mask=plan.mask, enable_gqa=True)
+        return flex_or_die(q, k, v, block_mask=plan.mask, enable_gqa=True, kernel_options=plan.kernel_options)
     if plan.kind == "sdpa":
         return scaled_dot_product_attention(q, k, v, attn_mask=plan.mask, enable_gqa=True)
     return attend_reference(q, k, v, plan.mask)

@@ -128,6 +128,8 @@ class CompileConfig(Section):
     """Restore the best matching cache snapshot before, and snapshot new entries after warm-up."""
     store: str = ""
     """Snapshot store; "" = $DFLASH_CACHE_STORE, else the platform's data directory."""
+    stall_seconds: float = Field(1800.0, gt=0, le=10**7)
+    """One graph that compiles for longer ends the run as hung, with the stacks of all threads in the log."""
 
 
 class Config(Section):

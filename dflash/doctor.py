@@ -11,6 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cache_tools.notes import unwritable
+from dflash.compile.checks import FAMILIES as COMPILE_FAMILIES
+from dflash.compile.machine import CHECKS as COMPILE_CHECKS
+from dflash.compile.machine import look_at_machine
 from dflash.host import HostFacts, look_at_host
 from envguard.findings import Check, Problem, Repair, run_checks
 from envguard.guard import check_project
@@ -28,6 +31,7 @@ def examine(project: Path | None = None, profile: str = "auto") -> Report:
     """
     host = look_at_host()
     report = check_project(project, profile).plus(run_checks(CHECKS, host), {"DFL": "Machine"})
+    report = report.plus(run_checks(COMPILE_CHECKS, look_at_machine()), COMPILE_FAMILIES)
     told = [f"GPU {g.index} {g.name} (capability {g.capability}, {g.sm_count} SMs)" for g in host.gpus]
     return dataclasses.replace(report, judged=", ".join([report.judged, *told]))
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import torch
 
+from dflash.compile.shapes import needed_graphs
 from dflash.config import Config
 from dflash.data import pack
 from dflash.devices import pick_device, target_dtype
 from dflash.drafter import Drafter
 from dflash.features import cache_bytes
 from dflash.target import load_target, locate_target
-from dflash.train import drafter_shape, read_documents
+from dflash.train import attention_kind, drafter_shape, read_documents
 
 STATE_BYTES = 12  # a parameter in a checkpoint: float32 master and two float32 moments
 
@@ -27,7 +28,7 @@ def describe(config: Config) -> list[str]:
     rows, left_out = pack(documents, config.data.row_tokens)
     with torch.device("meta"):
         parameters = sum(p.numel() for p in Drafter(shape).parameters())
-    block_tokens = config.data.anchors_per_row * shape.block_size
+    graphs = needed_graphs(config, [device.type], attention=attention_kind(config, device))
     feature_bytes = cache_bytes(
         rows, len(shape.target_layer_ids) * shape.target_hidden_size, target_dtype(config.target.dtype, device)
     )
@@ -38,9 +39,8 @@ def describe(config: Config) -> list[str]:
         f"data: {len(documents)} documents in {len(rows)} rows, {prepared.skipped_short + left_out} samples left out",
         f"drafter: {parameters / 1e6:.1f} M parameters, taps {list(shape.target_layer_ids)} of "
         f"{shape.num_target_layers} target layers",
-        f"graphs to compile: 1 (drafter step: {config.data.rows_per_step} rows of {config.data.row_tokens} tokens, "
-        f"{block_tokens} block tokens, forward and backward)"
-        if config.compile.enabled
+        f"graphs to compile: {len(graphs)} ({'; '.join(graph.name for graph in graphs)})"
+        if graphs
         else "graphs to compile: none",
         f"disk needed: {checkpoint_bytes * kept / 2**20:.0f} MiB for checkpoints, "
         f"{(feature_bytes if cached else 0) / 2**20:.0f} MiB for cached features",

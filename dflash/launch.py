@@ -1,7 +1,7 @@
-"""``dflash train``: guard, restore, build, warm up, train, in that order; torch is imported in the middle.
+"""``dflash train`` and ``dflash warmup``: guard, restore, preflight, build, warm up, train, in that order.
 
-In: a configuration file and overrides. Out: a run directory that says how it ended. ``dry_run`` tells what would happen
-and touches nothing. The loop itself is ``train.py``.
+In: a configuration. Out: a run directory that says how it ended, or, for a warm-up alone, the account of its compiles.
+torch is imported in the middle. ``dry_run`` tells what would happen and touches nothing. The loop is ``train.py``.
 """
 
 from __future__ import annotations
@@ -12,22 +12,26 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import envguard
 from cache_tools.fingerprint import Fingerprint
 from cache_tools.observe import observe
+from cache_tools.records import RunKeys, write_run
 from dflash.compile import policy
 from dflash.compile.cache import CacheState, keep_entries, open_cache
 from dflash.compile.identity import compile_id
+from dflash.compile.stall import end_process
 from dflash.config import Config, dump_config
 from dflash.console import log, quiet_libraries, say
 from dflash.doctor import examine
-from dflash.errors import Interrupted
+from dflash.errors import ConfigError, Interrupted
 from dflash.runs.record import RunDirectory, open_run
 from envguard.errors import DriftError
+from envguard.report import Report
 
 
 def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: str | None) -> None:
@@ -35,6 +39,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
 
     Raises:
         DriftError: the environment has drifted and ``allow_drift`` gives no reason.
+        PreflightError: compiling in this process would fail, hang or be dense.
         ToolError: anything else the user can act on; see ``train.py``.
     """
     with (
@@ -45,15 +50,11 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
         guard(config, run, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
         here = state.fingerprint if state else observe()
-        policy.prepare_environment()  # after the observations: they tell of the user's environment, not of ours
-        started = time.monotonic()
-        quiet_libraries()
+        run.write_json("preflight.json", {"schema": 1, "stages": import_torch(config)})
         from dflash import train
         from dflash.checkpoint import list_checkpoints, load_checkpoint
 
-        policy.apply()
         imported = time.monotonic()
-        log.info("imports: %.1f s", imported - started)
         training = train.build(config)
         found = list_checkpoints(run.checkpoints) if resume else []
         resumed = load_checkpoint(found[-1]) if found else None
@@ -62,66 +63,144 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
             say(f"resume: step {resumed.step} of {config.run.steps} from {resumed.path.name}")
         start = resumed.step if resumed else 0
         run.accept(dump_config(config), step=start, checkpoint_every=config.run.checkpoint_every)
-        warm_up(training, run, state, here, imported)
+        compiled = warm_up(training, state, here, imported, on_stall=run.hung)
+        run.write_json("compile.json", compiled.account)
+        if compiled.keys:
+            write_run(run.path, compiled.keys)
         policy.forbid_recompiles()
-        done = train.train(training, run, resumed, max_steps=max_steps)
+        done = train.train(compiled.training, run, resumed, max_steps=max_steps)
         say(f"done: {done} steps, checkpoint {run.checkpoints / f'step_{done:08d}'}")
 
 
+def compile_only(config: Config, *, allow_drift: str | None) -> dict[str, Any]:
+    """Guard, restore, compile every graph, snapshot, stop; returns what ``compile.json`` of a run would hold.
+
+    Raises:
+        ConfigError: compiling is turned off.
+        ToolError: as ``launch``.
+    """
+    if not config.compile.enabled:
+        raise ConfigError("compile.enabled = false: there is nothing to warm up")
+    with terminated_as_interrupted(), contextlib.ExitStack() as held:
+        judge(config, allow_drift)
+        state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
+        here = state.fingerprint if state else observe()
+        import_torch(config)
+        from dflash import train
+
+        imported = time.monotonic()
+        return warm_up(train.build(config), state, here, imported, on_stall=end_process).account
+
+
+def import_torch(config: Config) -> list[dict[str, Any]]:
+    """Import torch and everything on top of it, the policy in force before and after, with a preflight at each point.
+
+    Raises:
+        PreflightError: see ``compile/preflight.py``.
+    """
+    policy.prepare_environment()  # after the observations: they tell of the user's environment, not of ours
+    started = time.monotonic()
+    from dflash.compile import preflight
+
+    policy.apply()
+    alone = preflight.check("torch alone", tries=False)
+    quiet_libraries()
+    from dflash import train
+    from dflash.compile.dense import install_tripwire
+    from dflash.compile.shapes import graphs_of_one_function, needed_graphs
+    from dflash.devices import pick_device
+
+    install_tripwire()
+    if not config.compile.enabled:
+        return [alone.document()]
+    device = pick_device(config.run.device)
+    specs = needed_graphs(config, [device.type], attention=train.attention_kind(config, device))
+    room = graphs_of_one_function(specs)
+    policy.apply(policy.POLICY.with_room(room))
+    after = preflight.check("after the imports", policy=policy.POLICY.with_room(room), needed_graphs=room)
+    for line in (*alone.repaired, *after.repaired):
+        say(f"preflight: {line}")
+    for result in (alone, after):
+        preflight.require(result)
+    handled = ", ".join(hazard.name for hazard in after.handled)
+    log.info(
+        "imports and preflight: %.1f s; hazards of this torch, all handled: %s", time.monotonic() - started, handled
+    )
+    return [alone.document(), after.document()]
+
+
 def guard(config: Config, run: RunDirectory, allow_drift: str | None) -> None:
-    """Judge environment and machine as doctor does; record what was observed, and a permitted drift with its reason."""
+    """``judge`` for a run: record what was observed, and a permitted drift with its reason."""
     run.write_json("env.json", envguard.freeze())
+    report, drift = judge(config, allow_drift)
+    if report is None:
+        run.update(allowed_drift={"reason": allow_drift, "findings": drift.split("\n")})
+    else:
+        run.update(env_id=report.env_id)
+
+
+def judge(config: Config, allow_drift: str | None) -> tuple[Report | None, str]:
+    """Judge environment and machine as doctor does; the report of a sound one, or None and the drift that is allowed.
+
+    Raises:
+        DriftError: the environment has drifted and ``allow_drift`` gives no reason.
+    """
     try:
         report = envguard.enforce(examine(profile=config.run.profile))
     except DriftError as error:
         if not allow_drift:
             raise DriftError(f"{error}\nor go on with --allow-drift REASON, which is recorded in the run") from None
         say(f"warning: the environment has drifted, allowed because: {allow_drift}")
-        run.update(allowed_drift={"reason": allow_drift, "findings": str(error).split("\n")})
-    else:
-        say(f"guard: {report.profile} profile, {report.judged}: as locked")
-        run.update(env_id=report.env_id)
+        return None, str(error)
+    say(f"guard: {report.profile} profile, {report.judged}: as locked")
+    return report, ""
 
 
-def warm_up(training: Any, run: RunDirectory, state: CacheState | None, here: Fingerprint, imported: float) -> None:
-    """Compile every graph, account for it in ``compile.json`` and one line, snapshot what is new."""
-    from cache_tools import records
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """What the warm-up found and made."""
+
+    training: Any
+    """With the kernel options that work on this GPU."""
+    account: dict[str, Any]
+    """For ``compile.json``."""
+    keys: RunKeys | None
+    """Of every graph, for ``cache_tools.records``; None where nothing is compiled."""
+
+
+def warm_up(
+    training: Any,
+    state: CacheState | None,
+    here: Fingerprint,
+    imported: float,
+    *,
+    on_stall: Callable[[str, str], None],
+) -> Compiled:
+    """Compile every graph, tell it in one line, snapshot what is new."""
     from dflash import train
     from dflash.compile.account import CompileWatch
+    from dflash.compile.kernels import KernelChoice, choose
+    from dflash.compile.warmup import Warmed
     from dflash.compile.warmup import warm_up as compile_graphs
 
-    if not training.config.compile.enabled:
-        run.write_json("compile.json", {"schema": 1, "enabled": False})
-        return
+    config: Config = training.config
+    if not config.compile.enabled:
+        return Compiled(training=training, account={"schema": 1, "enabled": False}, keys=None)
     watch = CompileWatch(state.directory if state else _cache_dir())
-    compile_graphs(train.graphs(training), watch)
+
+    def attempt(kernel: KernelChoice) -> tuple[Any, tuple[Warmed, ...]]:
+        chosen = dataclasses.replace(training, kernel=kernel)
+        graphs = train.graphs(chosen)
+        return chosen, compile_graphs(graphs, watch, stall_seconds=config.compile.stall_seconds, on_stall=on_stall)
+
+    (training, warmed), kernel = choose(attempt)
+    for name, words in kernel.refused:
+        say(f"flex attention: {name} kernel options do not fit this GPU ({words})")
     account = watch.account()
     cold_ms = round(account.seconds * 1000) if account.hits == 0 else None
     keys, told = watch.keys(state.compile_id if state else None), watch.told()
-    records.write_run(run.path, keys)
     kept = keep_entries(state, frozenset(keys.used), told=told, build_ms=cold_ms) if state else None
     fingerprint = here.with_told(told)
-    run.write_json(
-        "compile.json",
-        {
-            "schema": 1,
-            "graphs": account.graphs,
-            "hits": account.hits,
-            "misses": account.misses,
-            "fx": {"hits": account.fx_hits, "misses": account.fx_misses},
-            "native_builds": account.native_builds,
-            "seconds": account.seconds,
-            "saved_seconds": account.saved_seconds,
-            "per_graph": account.per_graph,
-            "since_imports": round(time.monotonic() - imported, 3),
-            "snapshot": kept,
-            "restored": state.match.id if state and state.match else None,
-            "restore": dataclasses.asdict(state.restore) if state else None,
-            "compile_id": state.compile_id if state else None,
-            "fingerprint": {"key_version": fingerprint.key_version, "values": dict(fingerprint.values)},
-            "torch": torch_facts(),
-        },
-    )
     known = state.match.manifest.build_ms if state and state.match and account.hits else None
     cold = f" (cold was {known / 1000:.1f} s)" if known is not None else ""
     shown = f", snapshot {kept[:12]}" if kept else ""
@@ -129,6 +208,28 @@ def warm_up(training: Any, run: RunDirectory, state: CacheState | None, here: Fi
         f"compile: {account.graphs} graphs, {account.hits} hits, {account.misses} misses, "
         f"{account.seconds:.1f} s{cold}{shown}"
     )
+    document = {
+        "schema": 1,
+        "graphs": account.graphs,
+        "hits": account.hits,
+        "misses": account.misses,
+        "fx": {"hits": account.fx_hits, "misses": account.fx_misses},
+        "native_builds": account.native_builds,
+        "seconds": account.seconds,
+        "saved_seconds": account.saved_seconds,
+        "per_graph": account.per_graph,
+        "warmed": [dataclasses.asdict(graph) for graph in warmed],
+        "kernel": kernel.document(),
+        "policy": policy.as_record(policy.POLICY),
+        "since_imports": round(time.monotonic() - imported, 3),
+        "snapshot": kept,
+        "restored": state.match.id if state and state.match else None,
+        "restore": dataclasses.asdict(state.restore) if state else None,
+        "compile_id": state.compile_id if state else None,
+        "fingerprint": {"key_version": fingerprint.key_version, "values": dict(fingerprint.values)},
+        "torch": torch_facts(),
+    }
+    return Compiled(training=training, account=document, keys=keys)
 
 
 def torch_facts() -> dict[str, Any]:

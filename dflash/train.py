@@ -11,7 +11,7 @@ import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ import torch
 from torch import Tensor
 
 from dflash.anchors import default_gamma
-from dflash.attention import AttentionPlan, default_kind, make_block_mask, make_dense_plan
+from dflash.attention import AttentionPlan, Kind, default_kind, make_block_mask, make_dense_plan
 from dflash.batch import Batch, StepOutput
 from dflash.checkpoint import Checkpoint, save_checkpoint
+from dflash.compile.compiled import compile_function
+from dflash.compile.kernels import TORCHS_OWN, KernelChoice
+from dflash.compile.shapes import GraphSpec, needed_graphs
 from dflash.compile.warmup import Graph
 from dflash.config import Config
 from dflash.console import say
@@ -52,8 +55,11 @@ class Training:
     source: FeatureSource
     drafter: Drafter
     optimizer: MasterAdamW
+    attention: Kind
     plan: Callable[[Batch], AttentionPlan]
     step: Callable[..., StepOutput]
+    kernel: KernelChoice = TORCHS_OWN
+    """Flex attention's kernel options, found by the warm-up."""
 
     def forward(self, batch: Batch, features: Tensor) -> StepOutput:
         """The compiled step on one batch; the only call of it, in warm-up and in training."""
@@ -67,7 +73,7 @@ class Training:
             batch.block_positions,
             batch.labels,
             batch.weights,
-            self.plan(batch),
+            replace(self.plan(batch), kernel_options=self.kernel.as_dict()),
         )
 
 
@@ -95,11 +101,7 @@ def build(config: Config) -> Training:
     drafter.reset_parameters(torch.Generator().manual_seed(config.run.seed))
     drafter.to(device=device, dtype=target_dtype(config.drafter.dtype, device))
     compiled = _compiler(config.compile.enabled)
-    kind = default_kind(device) if config.drafter.attention == "auto" else config.drafter.attention
-    if kind == "flex" and device.type == "cpu":
-        raise ConfigError(
-            "drafter.attention = 'flex' on a CPU: flex attention has no CPU backward in torch 2.11; use sdpa"
-        )
+    kind = attention_kind(config, device)
     return Training(
         config=config,
         device=device,
@@ -117,9 +119,29 @@ def build(config: Config) -> Training:
         source=_feature_source(config, target, rows, shape.target_layer_ids),
         drafter=drafter,
         optimizer=MasterAdamW(drafter.named_parameters(), config.optim),
+        attention=kind,
         plan=_planner(kind, shape.block_size, compiled),
         step=compiled(drafter_step),
     )
+
+
+def attention_kind(config: Config, device: torch.device) -> Kind:
+    """The configured kind, or the device's default.
+
+    Raises:
+        ConfigError: flex attention where it cannot run.
+    """
+    kind = default_kind(device) if config.drafter.attention == "auto" else config.drafter.attention
+    if kind == "flex" and device.type == "cpu":
+        raise ConfigError(
+            "drafter.attention = 'flex' on a CPU: flex attention has no CPU backward in torch 2.11; use sdpa"
+        )
+    if kind == "flex" and not config.compile.enabled:
+        raise ConfigError(
+            "compile.enabled = false with flex attention, which is dense unless it is compiled: "
+            "set drafter.attention = 'sdpa', or compile.enabled = true"
+        )
+    return kind
 
 
 def read_documents(config: Config) -> tuple[Prepared, list[Document]]:
@@ -192,11 +214,11 @@ def _compiler(enabled: bool) -> Callable[[Callable[..., Any]], Callable[..., Any
     if not enabled:
         say("warning: compile.enabled = false: every step runs eagerly, several times slower")
         return lambda function: function
-    return lambda function: torch.compile(function, fullgraph=True, dynamic=False)
+    return compile_function
 
 
 def _planner(
-    kind: str, block_size: int, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+    kind: Kind, block_size: int, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Callable[[Batch], AttentionPlan]:
     if kind == "sdpa":
         return lambda batch: make_dense_plan(batch.documents, batch.anchors, batch.anchor_valid, block_size)
@@ -204,10 +226,18 @@ def _planner(
     return lambda batch: AttentionPlan("flex", make(batch.documents, batch.anchors, batch.anchor_valid, block_size))
 
 
-def graphs(training: Training) -> list[Graph]:
-    """What ``warm_up`` has to compile: the step, forward and backward, with the block mask that leads to it."""
+def graph_specs(training: Training) -> tuple[GraphSpec, ...]:
+    """Every graph of this training, as the configuration has them."""
+    return needed_graphs(training.config, [training.device.type], attention=training.attention)
 
-    def run() -> None:
+
+def graphs(training: Training) -> list[Graph]:
+    """What ``warm_up`` has to run for ``graph_specs``: the calls of training on its first batch, gradients cleared."""
+
+    def mask() -> None:
+        training.plan(training.schedule.batch(0).to(training.device))
+
+    def step() -> None:
         batch = training.schedule.batch(0).to(training.device)
         output = training.forward(batch, training.source.features(batch))
         output.loss.backward()
@@ -216,7 +246,8 @@ def graphs(training: Training) -> list[Graph]:
         if training.device.type == "cuda":
             torch.cuda.synchronize()
 
-    return [Graph(name="drafter step", run=run)]
+    runs = {"block mask": mask, "drafter step": step}
+    return [Graph(name=spec.name, run=runs[spec.function]) for spec in graph_specs(training)]
 
 
 def train(training: Training, run: RunDirectory, resumed: Checkpoint | None, *, max_steps: int | None = None) -> int:
@@ -318,7 +349,7 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
 _FREE = {
     "run": {"dir", "checkpoint_every", "keep_checkpoints", "log_every", "profile"},
     "target": {"features", "feature_cache"},
-    "compile": {"snapshot", "store"},
+    "compile": {"snapshot", "store", "stall_seconds"},
 }
 
 

@@ -51,7 +51,16 @@ def test_imports_point_one_way(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["envguard.cli", "envguard.guard", "cache_tools.cli", "dflash.cli.entry", "dflash.cli.app"]
+    "module",
+    [
+        "envguard.cli",
+        "envguard.guard",
+        "cache_tools.cli",
+        "dflash.cli.entry",
+        "dflash.cli.app",
+        "dflash.doctor",
+        "dflash.launch",
+    ],
 )
 def test_a_command_line_loads_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"

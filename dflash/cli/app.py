@@ -8,7 +8,7 @@ from __future__ import annotations
 import typer
 
 from cache_tools.cli import app as cache_app
-from dflash.cli import data, doctor, evaluate
+from dflash.cli import data, doctor, evaluate, preflight
 from dflash.cli import train as train_command
 
 EXIT_CODES = (
@@ -26,6 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("doctor")(doctor.doctor)
+app.command("preflight")(preflight.preflight)
+app.command("warmup")(preflight.warmup)
 app.command("train")(train_command.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("export")(evaluate.export)

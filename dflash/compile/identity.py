@@ -15,7 +15,7 @@ from pathlib import Path
 import dflash
 from dflash.config import Config
 
-TRACED = ("anchors.py", "attention.py", "batch.py", "drafter.py", "step.py", "compile/policy.py")
+TRACED = ("anchors.py", "attention.py", "batch.py", "drafter.py", "step.py", "compile/dense.py", "compile/policy.py")
 
 
 def compile_id(config: Config, target_model: str, device: str) -> str:

@@ -1,13 +1,128 @@
-"""Compiler settings, the same for every command: inductor's configuration is part of its cache key.
+"""Compiler settings, the same for every command: much of torch's configuration is part of its cache keys.
 
-``prepare_environment`` runs before torch is imported; ``apply`` after it and before the first ``torch.compile``.
-Each line has its reason. Measured figures: ``docs/LOG.md``.
+``prepare_environment`` runs before torch is imported; ``apply`` after it, before the first ``torch.compile``, and in
+every thread that compiles, calls a compiled function or runs a backward: from torch 2.12 a setting made in one thread
+is not seen by another. ``PolicyThread`` and ``ThreadPoolExecutor(initializer=policy.apply)`` do that. Each line of
+``POLICY`` has its reason; whether it works on the torch in use is proved by ``behaviour.py``, not by a version number.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import threading
 from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+SPARE_RECOMPILES = 64
+"""The limit is per code object and costs nothing until it is reached; torch's 8 is less than 3 GPUs x 2 shapes x 2."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One setting of torch."""
+
+    module: str
+    name: str
+    value: bool | int
+    reason: str
+    torch: str
+    """The releases in which it matters, as read and run (shared by the tests of the newest torch)."""
+
+    def now(self) -> bool | int | None:
+        """The value in this thread; None where this torch does not know the setting."""
+        value: bool | int | None = getattr(importlib.import_module(self.module), self.name, None)
+        return value
+
+    def in_force(self) -> bool:
+        """Whether this thread has the value, or more where the value is a limit."""
+        now = self.now()
+        if now is None:
+            return True
+        return now == self.value if isinstance(self.value, bool) else now >= self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Policy:
+    """All lines; a value, so two commands with equal policies have equal cache keys."""
+
+    lines: tuple[Line, ...]
+
+    def apply(self) -> None:
+        """Set every line in this thread (torch 2.11: in the whole process); a few microseconds after the first time."""
+        for line in self.lines:
+            if not line.in_force():
+                setattr(importlib.import_module(line.module), line.name, line.value)
+        # The only plain symbolic_trace of inductor: while it runs, an nn.Module call of any thread raises NameError.
+        # torch keeps its result, so traced here once it never runs again.
+        from torch._inductor.loop_body import InterpreterShim
+
+        InterpreterShim._dummy_gm()
+
+    def broken(self) -> tuple[Line, ...]:
+        """Lines that are not in force in this thread."""
+        return tuple(line for line in self.lines if not line.in_force())
+
+    def with_room(self, num_graphs: int) -> Policy:
+        """The same with recompile limits of at least ``num_graphs`` = devices x shapes x grad modes."""
+        return replace(
+            self,
+            lines=tuple(
+                replace(line, value=max(line.value, num_graphs)) if line.name.endswith("recompile_limit") else line
+                for line in self.lines
+            ),
+        )
+
+
+POLICY = Policy(
+    lines=(
+        Line(
+            module="torch._inductor.config",
+            name="cpp_cache_precompile_headers",
+            value=False,
+            reason="a 118 MB header outside the cache directory, preprocessed and hashed at every start, cached or not",
+            torch="2.11 and later",
+        ),
+        Line(
+            module="torch._dynamo.config",
+            name="force_compile_during_fx_trace",
+            value=True,
+            reason="the FX tracing flag is one for the process: a warm call raises while another thread traces",
+            torch="2.11 to 2.13 (2.14 keeps the flag per thread, where the line changes nothing)",
+        ),
+        Line(
+            module="torch._functorch.config",
+            name="force_non_lazy_backward_lowering",
+            value=True,
+            reason="a backward compiled at its first call waits for another thread's compile, which waits for the one "
+            "autograd thread of the device that it runs in: a deadlock",
+            torch="2.11 and later",
+        ),
+        Line(
+            module="torch._dynamo.config",
+            name="recompile_limit",
+            value=SPARE_RECOMPILES,
+            reason="all devices, shapes and grad modes of one function share its limit, and past it flex attention is "
+            "silently dense",
+            torch="all; from 2.12 per thread",
+        ),
+        Line(
+            module="torch._dynamo.config",
+            name="accumulated_recompile_limit",
+            value=4 * SPARE_RECOMPILES,
+            reason="the same over all compiled functions that share a code object",
+            torch="all; from 2.12 per thread",
+        ),
+        Line(
+            module="torch._dynamo.config",
+            name="fail_on_recompile_limit_hit",
+            value=True,
+            reason="a hit limit is an error, not a fallback to the dense eager path",
+            torch="all; from 2.12 per thread",
+        ),
+    )
+)
 
 
 def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
@@ -20,35 +135,36 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
         environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 
-def apply() -> None:
-    """Set torch's compiler configuration in this process (torch 2.11: global; 2.12 and later: of this thread)."""
+def apply(policy: Policy = POLICY) -> None:
+    """Set torch's compiler configuration in this thread, as a thread initialiser or first thing after the imports."""
     import logging
 
     import torch
-    import torch._dynamo
-    import torch._functorch.config
-    import torch._inductor.config
 
     import cache_tools
 
     # torch's keys hold the name of the module that imported torch first: dflash train, a benchmark and a test each
     # have another one, and none would hit what the others compiled.
     cache_tools.stable_keys()
-    # A 118 MB header outside the cache directory, preprocessed and hashed at every start even when all is cached.
-    torch._inductor.config.cpp_cache_precompile_headers = False
-    # torch 2.11's FX-tracing flag is process-global: a warm call raises while another thread traces.
-    torch._dynamo.config.force_compile_during_fx_trace = True
-    # A lazily compiled backward deadlocks with another thread's compile (one autograd thread a device).
-    torch._functorch.config.force_non_lazy_backward_lowering = True
+    policy.apply()
     # "No CUDA runtime is found" is said at every compile on a machine without a GPU: the guard has told the device.
     if not torch.cuda.is_available():
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
-    # A hit recompile limit is silent dense attention: fail instead.
-    torch._dynamo.config.fail_on_recompile_limit_hit = True
+
+
+class PolicyThread(threading.Thread):
+    """A thread that applies ``POLICY`` before its target runs."""
+
+    def run(self) -> None:
+        POLICY.apply()
+        super().run()
 
 
 def forbid_recompiles() -> None:
-    """From here on, a compilation is an error that names the guard that failed: every graph is known by now."""
+    """From here on, a compilation is an error that names the guard that failed: every graph is known by now.
+
+    Process-wide, every thread at once, and nothing else changes: ``compiled.py`` turns torch's words into one line.
+    """
     import torch
 
     torch.compiler.set_stance("fail_on_recompile")
@@ -59,3 +175,11 @@ def allow_recompiles() -> None:
     import torch
 
     torch.compiler.set_stance("default")
+
+
+def as_record(policy: Policy) -> list[dict[str, Any]]:
+    """The lines for ``--json`` and run records."""
+    return [
+        {"setting": f"{line.module}.{line.name}", "value": line.value, "reason": line.reason, "torch": line.torch}
+        for line in policy.lines
+    ]

@@ -1,17 +1,20 @@
 """Compile every graph a run needs, once, in one thread, before step 0.
 
-In: a ``Trainer``'s step functions and one real batch. Out: graphs compiled forward and backward through the very
-functions that training calls (torch's key holds their argument names), gradients cleared, seconds noted. After it,
-``policy.forbid_recompiles`` turns any later compilation into an error.
+In: graphs that run the very functions that training calls (torch's key holds their argument names), on real batches.
+Out: each compiled forward and backward, gradients cleared, with its seconds, hits and misses. After it,
+``policy.forbid_recompiles`` turns any later compilation into an error. The optimizer is not compiled, so it has no
+graph. Ranks take turns through ``ranks.first_rank_first``.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dflash.compile.account import CompileWatch
-from dflash.console import stage
+from dflash.compile.account import CompileAccount, CompileWatch
+from dflash.compile.stall import end_process, watch_stall
+from dflash.console import say, stage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,10 +26,55 @@ class Graph:
     """Runs it once, forward and backward, leaving no gradient behind."""
 
 
-def warm_up(graphs: Sequence[Graph], watch: CompileWatch) -> None:
-    """Run every graph once, in order."""
-    with stage(f"compile {', '.join(graph.name for graph in graphs)}", steps=len(graphs)) as advance:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warmed:
+    """One graph, and where it came from."""
+
+    name: str
+    seconds: float
+    hits: int
+    misses: int
+    """Of torch's AOT cache; a bypass counts as a miss."""
+    fx_hits: int
+    fx_misses: int
+    """Of inductor's cache, forward and backward apart."""
+
+    def text(self) -> str:
+        """One line for a person."""
+        found = "compiled" if self.misses else "from the cache" if self.hits else "known to this process already"
+        return f"graph {self.name}: {found}, {self.seconds:.1f} s ({self.hits} hits, {self.misses} misses)"
+
+
+def warm_up(
+    graphs: Sequence[Graph],
+    watch: CompileWatch,
+    *,
+    stall_seconds: float = 1800.0,
+    on_stall: Callable[[str, str], None] = end_process,
+) -> tuple[Warmed, ...]:
+    """Run every graph once, in order; ``on_stall`` is called where one takes longer than ``stall_seconds``."""
+    warmed: list[Warmed] = []
+    with (
+        watch_stall("compiling", stall_seconds, on_stall) as beat,
+        stage(f"compile {', '.join(graph.name for graph in graphs)}", steps=len(graphs)) as advance,
+    ):
         for graph in graphs:
+            before, started = watch.account(), time.monotonic()
             with watch.graph(graph.name):
                 graph.run()
+            warmed.append(_difference(graph.name, time.monotonic() - started, before, watch.account()))
+            say(warmed[-1].text())
             advance()
+            beat()
+    return tuple(warmed)
+
+
+def _difference(name: str, seconds: float, before: CompileAccount, after: CompileAccount) -> Warmed:
+    return Warmed(
+        name=name,
+        seconds=round(seconds, 3),
+        hits=after.hits - before.hits,
+        misses=after.misses - before.misses,
+        fx_hits=after.fx_hits - before.fx_hits,
+        fx_misses=after.fx_misses - before.fx_misses,
+    )

@@ -17,7 +17,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from filelock import FileLock, Timeout
 
@@ -74,6 +74,13 @@ class RunDirectory:
             self._metrics = self.metrics_path.open("a")
         self._metrics.write(json.dumps(values) + "\n")
         self._metrics.flush()
+
+    def hung(self, reason: str, stacks: str) -> NoReturn:
+        """Record that nothing moves any more, with the stacks of all threads, and end the process: a deadlock stays."""
+        log.error("%s\n%s", reason, stacks)
+        self.update(status="hung", exit=FINDINGS, reason=reason, ended=now())
+        print(f"error: {reason}", file=sys.stderr, flush=True)
+        os._exit(FINDINGS)
 
     def close(self) -> None:
         """Close the metrics file."""

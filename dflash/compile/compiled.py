@@ -1,0 +1,83 @@
+"""``torch.compile`` as this project uses it: whole graphs, fixed shapes, and one clear line for a surprise recompile.
+
+In: a function of tensors. Out: its compiled form. After ``policy.forbid_recompiles`` an unseen shape, dtype, device or
+grad mode raises ``RecompileError`` in milliseconds, with torch's guard and the shapes of the call; nothing is compiled,
+the function's other graphs and other threads go on. It adds no measurable cost to a warm call (a ``try``).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from dflash.errors import RunError
+
+Result = TypeVar("Result")
+
+FORBIDDEN = "torch.compile stance is 'fail_on_recompile'"
+LIMIT = "fail_on_recompile_limit_hit"
+SHOWN = 12  # arguments in one message
+
+
+class RecompileError(RunError):
+    """A graph was needed that the warm-up has not compiled, or the recompile limit was hit."""
+
+
+def compile_function(function: Callable[..., Result], *, backend: str = "inductor") -> Callable[..., Result]:
+    """``function`` compiled as one graph a shape.
+
+    Raises (when called):
+        RecompileError: compiling is forbidden by now and the call needs a new graph, or the limit is hit.
+    """
+    compiled = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
+    parameters = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return compiled(*args, **kwargs)
+        except RuntimeError as error:
+            if not is_surprise(error):
+                raise
+            described = describe(dict(zip(parameters, args, strict=False)) | kwargs)
+            raise RecompileError(explain(function.__name__, str(error), described)) from error
+
+    return call
+
+
+def is_surprise(error: RuntimeError) -> bool:
+    """Whether torch refused to compile: by stance, or by the limit."""
+    return FORBIDDEN in str(error) or LIMIT in str(error)
+
+
+def explain(name: str, torch_says: str, described: str) -> str:
+    """One line: the function, the guards that failed, the shapes that came, what to do."""
+    if FORBIDDEN not in torch_says:
+        return (
+            f"{name}: the recompile limit is hit, so torch would run it eagerly; called with {described}; "
+            f"raise the limit to devices x shapes x grad modes (Policy.with_room)"
+        )
+    guards = [line.strip().removeprefix("- ") for line in torch_says.splitlines() if line.strip().startswith("- ")]
+    failed = "; ".join(dict.fromkeys(guard.partition(": ")[2] or guard for guard in guards))
+    return (
+        f"{name}: a new graph would be needed after the warm-up: {failed or 'it was never compiled'}; "
+        f"called with {described}; shapes are fixed by the configuration, so warm this one up or pad to a known one"
+    )
+
+
+def describe(arguments: dict[str, Any]) -> str:
+    """Shape, dtype and device of each tensor argument."""
+    tensors = [
+        f"{name} {list(value.shape)} {str(value.dtype).removeprefix('torch.')} {value.device}"
+        + (" grad" if value.requires_grad else "")
+        for name, value in arguments.items()
+        if isinstance(value, Tensor)
+    ]
+    more = f", {len(tensors) - SHOWN} more" if len(tensors) > SHOWN else ""
+    grad = "grad mode" if torch.is_grad_enabled() else "no_grad"
+    return ", ".join([*tensors[:SHOWN], grad]) + more

@@ -1,0 +1,137 @@
+"""Preflight: is it safe to compile in this process, now? Run with torch alone, and again after all imports.
+
+In: the policy and how many graphs a run needs. Out: ``Preflight``: what is broken (findings), what is a hazard of this
+torch and handled, what was repaired. Static checks take under a millisecond and run in any thread; the tries of
+``behaviour.py`` run once, in the main thread, before others exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dflash.compile.behaviour import Hazard, try_out
+from dflash.compile.checks import BEHAVIOUR_CHECKS, STATE_CHECKS
+from dflash.compile.machine import CHECKS as MACHINE_CHECKS
+from dflash.compile.machine import look_at_machine
+from dflash.compile.policy import POLICY, Policy
+from dflash.compile.state import look, repair
+from envguard.errors import CRASHED, FINDINGS, OK, CheckCrashed, ToolError
+from envguard.findings import Finding, run_checks
+
+
+class PreflightError(ToolError):
+    """Compiling here would fail, hang or be dense; one line a finding."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preflight:
+    """The judgement of one process at one moment."""
+
+    stage: str
+    """When: "torch alone", "after the imports"."""
+    torch: str
+    findings: tuple[Finding, ...]
+    """What is broken; () in a sound process."""
+    handled: tuple[Hazard, ...]
+    """Hazards of this torch that are present and prevented."""
+    absent: tuple[Hazard, ...]
+    """Hazards that this torch does not have."""
+    repaired: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0, 1 where something is broken, 3 where something could not be judged."""
+        statuses = {finding.status for finding in self.findings}
+        return CRASHED if "error" in statuses else FINDINGS if "fail" in statuses else OK
+
+    def document(self) -> dict[str, Any]:
+        """For ``--json`` and the run record."""
+        return {
+            "stage": self.stage,
+            "torch": self.torch,
+            "status": {OK: "pass", FINDINGS: "fail"}.get(self.exit_code, "error"),
+            "findings": [
+                {"id": f.id, "status": f.status, "subject": f.subject, "message": f.message, "fix": f.fix}
+                for f in self.findings
+            ],
+            "handled": [
+                {"id": h.id, "name": h.name, "found": h.found, "handled_by": h.handled_by} for h in self.handled
+            ],
+            "absent": [{"id": h.id, "name": h.name, "found": h.found} for h in self.absent],
+            "repaired": list(self.repaired),
+        }
+
+
+def check(
+    stage: str = "now",
+    *,
+    policy: Policy = POLICY,
+    needed_graphs: int = 1,
+    tries: bool = True,
+    may_repair: bool = True,
+    more: Sequence[Finding] = (),
+) -> Preflight:
+    """Judge this process and thread.
+
+    ``tries`` runs the experiments too, unless the state is broken already; without it the call is cheap and fit for
+    any thread. ``more``: findings of others to report along.
+    """
+    import torch
+
+    state = look(policy, needed_graphs)
+    repaired = repair(state, policy) if may_repair else ()
+    if repaired:
+        state = look(policy, needed_graphs)
+    found = (*more, *run_checks(MACHINE_CHECKS, look_at_machine()), *run_checks(STATE_CHECKS, state))
+    broken = tuple(finding for finding in found if finding.status != "skip")
+    hazards: tuple[Hazard, ...] = ()
+    if tries and not broken:
+        behaviour = try_out(policy)
+        hazards = behaviour.hazards
+        broken += run_checks(BEHAVIOUR_CHECKS, behaviour)
+    return Preflight(
+        stage=stage,
+        torch=torch.__version__,
+        findings=broken,
+        handled=tuple(hazard for hazard in hazards if hazard.present and hazard.handled),
+        absent=tuple(hazard for hazard in hazards if not hazard.present),
+        repaired=repaired,
+    )
+
+
+def host_findings() -> tuple[Finding, ...]:
+    """Doctor's checks of what a compile needs: a C++ compiler, the cache directory, disk (DFL001 to DFL003)."""
+    from dflash.doctor import CHECKS
+    from dflash.host import look_at_host
+
+    needed = [each for each in CHECKS if each.id in ("DFL001", "DFL002", "DFL003")]
+    return tuple(finding for finding in run_checks(needed, look_at_host()) if finding.status != "skip")
+
+
+def require(result: Preflight) -> Preflight:
+    """Return a sound result.
+
+    Raises:
+        PreflightError: something is broken; one line a finding, with its remedy.
+        CheckCrashed: a check could not be run.
+    """
+    if not result.findings:
+        return result
+    lines = [f"{f.id} {f.message}; {f.fix}" for f in result.findings]
+    lines[0] = f"preflight ({result.stage}, torch {result.torch}): {lines[0]}"
+    unjudged = any(finding.status == "error" for finding in result.findings)
+    raise (CheckCrashed if unjudged else PreflightError)("\n".join(lines))
+
+
+def render(result: Preflight) -> str:
+    """Text for a person."""
+    lines = [f"preflight, {result.stage}: torch {result.torch}"]
+    lines += [f"  repaired  {what}" for what in result.repaired]
+    for finding in result.findings:
+        lines += [f"  {finding.status:<8}  {finding.id}  {finding.message}", f"                    fix: {finding.fix}"]
+    lines += [f"  handled   {h.id}  {h.name}: {h.found}; handled by {h.handled_by}" for h in result.handled]
+    lines += [f"  absent    {h.id}  {h.name}: {h.found}" for h in result.absent]
+    lines.append("  broken: " + (f"{len(result.findings)} findings" if result.findings else "nothing"))
+    return "\n".join(lines) + "\n"

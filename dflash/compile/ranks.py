@@ -1,0 +1,44 @@
+"""Several processes, one cache: each sees its own GPU as index 0, and rank 0 compiles while the others wait to hit.
+
+In: a rank and a barrier. Out: turns. The device's index is part of torch's cache key: a rank that compiles for cuda:1
+shares nothing with one that compiles for cuda:0. No process group is made here, and the barrier is the caller's
+(``torch.distributed.barrier``); where rank 0 dies or hangs, the barrier's own time limit or ``stall.py`` ends the wait.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+
+from dflash.errors import ConfigError
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def see_own_gpu(local_rank: int, environ: MutableMapping[str, str] = os.environ) -> str:
+    """Leave only this rank's GPU visible, before anything initialises CUDA; returns its old name.
+
+    Raises:
+        ConfigError: the variable that limits the GPUs names fewer than the ranks need.
+    """
+    given = environ.get(VISIBLE)
+    names = given.split(",") if given else None
+    if names is not None and local_rank >= len(names):
+        raise ConfigError(f"{VISIBLE}={given}: {len(names)} GPUs, and local rank {local_rank} needs one of its own")
+    own = names[local_rank].strip() if names is not None else str(local_rank)
+    environ[VISIBLE] = own
+    return own
+
+
+@contextmanager
+def first_rank_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
+    """Rank 0's block runs first, then all others' at once; every rank passes the barrier exactly once.
+
+    An exception in rank 0's block leaves without the barrier, so that the others fail at it instead of compiling too.
+    """
+    if rank != 0:
+        barrier()
+    yield
+    if rank == 0:
+        barrier()

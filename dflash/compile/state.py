@@ -1,0 +1,176 @@
+"""The FX and compile state of this process and thread, as facts; and the repair of what a broken trace leaves behind.
+
+In: torch's own globals and thread-locals, read in about 0.2 ms. Out: a frozen ``TorchState``; ``checks.py`` judges it.
+``repair`` puts back what is safe to put back, and only where no thread is tracing. Run it before other threads exist,
+and in each worker thread (modes, transforms, and from torch 2.12 settings are the thread's own).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo
+import torch._functorch.config
+import torch.fx._symbolic_trace as tracing
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from dflash.compile.policy import Policy
+
+TORCH_DIR = os.path.dirname(torch.__file__)
+FX_FILE = tracing.__file__
+MODULE_FILE = os.path.join(TORCH_DIR, "nn", "modules", "module.py")
+PATCHERS = ("sglang", "flashinfer", "vllm", "transformers", "peft", "accelerate", "unsloth", "deepspeed", "torchao")
+"""Packages that are known to replace parts of torch when imported; those that are here are named beside a finding."""
+
+EAGER_SETTINGS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
+    ("disable", False, ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")),
+    ("suppress_errors", False, ("TORCHDYNAMO_SUPPRESS_ERRORS",)),
+    ("error_on_nested_fx_trace", True, ()),
+)
+"""Setting of Dynamo, its sound value, and the variables that set it (where one is set, CMP014 tells it)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchState:
+    """What a sound process looks like is the comment; ``checks.py`` says it in words."""
+
+    tracing_flag: bool
+    """False: this thread (torch up to 2.13: any thread) is in an FX trace."""
+    patcher: bool
+    """False: an FX patcher is current."""
+    foreign_methods: tuple[tuple[str, str], ...]
+    """(): methods of nn.Module that are not torch's, and the file of what is there instead."""
+    foreign_functions: tuple[tuple[str, str], ...]
+    """(): functions of torch.fx that are not torch's, and their file."""
+    running_traces: int
+    """0: threads that are inside ``Tracer.trace`` at this moment."""
+    compiling: bool
+    exporting: bool
+    modes: tuple[str, ...]
+    """(): dispatch modes and torch function modes of this thread."""
+    functorch_depth: int
+    tracing_context: bool
+    jit_tracing: bool
+    stance: str
+    """"default"."""
+    eager_settings: tuple[tuple[str, object], ...]
+    """(): settings of Dynamo that fall back to eager code, and their values."""
+    recompile_limit: int
+    needed_graphs: int
+    """devices x shapes x grad modes of one function."""
+    broken_lines: tuple[tuple[str, object, object], ...]
+    """(): lines of the policy that are not in force here: setting, wanted, found."""
+    flex_origin: str
+    """File of ``flex_attention``."""
+    flex_debug: bool
+    """False: ``_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG``."""
+    patching_packages: tuple[str, ...]
+    """Those of ``PATCHERS`` that are imported."""
+
+
+def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
+    """Read the state of this thread and process."""
+    config: Any = torch._dynamo.config
+    flex = importlib.import_module("torch.nn.attention.flex_attention")
+    return TorchState(
+        tracing_flag=_flag(),
+        patcher=tracing.CURRENT_PATCHER is not None,
+        foreign_methods=tuple(
+            (name, file)
+            for name in ("__call__", "__getattr__")
+            if (file := _file(getattr(torch.nn.Module, name))) != MODULE_FILE
+        ),
+        foreign_functions=tuple(
+            (name, file)
+            for name, function in (
+                ("is_fx_symbolic_tracing", tracing.is_fx_symbolic_tracing),
+                ("Tracer.trace", tracing.Tracer.trace),
+            )
+            if not (file := _file(function)).startswith(TORCH_DIR)
+        ),
+        running_traces=_running_traces(),
+        compiling=torch.compiler.is_compiling(),
+        exporting=torch.compiler.is_exporting(),
+        modes=tuple(type(mode).__name__ for mode in _get_current_dispatch_mode_stack()) + _function_modes(),
+        functorch_depth=torch._C._functorch.get_dynamic_layer_stack_depth(),
+        tracing_context=torch._guards.TracingContext.try_get() is not None,
+        jit_tracing=torch._C._is_tracing(),
+        stance=torch._dynamo.eval_frame._stance.stance,
+        eager_settings=tuple(
+            (name, getattr(config, name))
+            for name, sound, variables in EAGER_SETTINGS
+            if getattr(config, name, sound) != sound and not any(variable in os.environ for variable in variables)
+        ),
+        recompile_limit=min(config.recompile_limit, config.accumulated_recompile_limit),
+        needed_graphs=needed_graphs,
+        broken_lines=tuple((f"{line.module}.{line.name}", line.value, line.now()) for line in policy.broken()),
+        flex_origin=_file(flex.flex_attention),
+        flex_debug=bool(getattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)),
+        patching_packages=tuple(name for name in PATCHERS if name in sys.modules),
+    )
+
+
+def repair(state: TorchState, policy: Policy) -> tuple[str, ...]:
+    """Undo what a dead trace left and apply the policy again; says what was done. Nothing while a thread is tracing."""
+    done: list[str] = []
+    if state.broken_lines:
+        policy.apply()
+        done.append(f"the policy was applied again: {', '.join(name for name, _, _ in state.broken_lines)}")
+    if state.running_traces:
+        return tuple(done)
+    if state.tracing_flag:
+        _clear_flag()
+        done.append("the leaked FX tracing flag was cleared")
+    if state.patcher:
+        tracing.CURRENT_PATCHER = None
+        done.append("the leaked FX patcher was dropped")
+    originals = {"__call__": tracing._orig_module_call, "__getattr__": tracing._orig_module_getattr}
+    for name, file in state.foreign_methods:
+        if file == FX_FILE and _file(originals[name]) == MODULE_FILE:  # a vendor's patch is not ours to undo
+            setattr(torch.nn.Module, name, originals[name])
+            done.append(f"nn.Module.{name}, left patched by an FX trace, is torch's own again")
+    return tuple(done)
+
+
+def _flag() -> bool:
+    """The raw flag: ``is_fx_symbolic_tracing`` hides it while anything compiles."""
+    read: Callable[[], bool] | None = getattr(tracing, "_get_is_fx_tracing", None)  # torch 2.14 and later: per thread
+    return read() if read else bool(tracing._is_fx_tracing_flag)
+
+
+def _clear_flag() -> None:
+    write: Callable[[bool], None] | None = getattr(tracing, "_set_is_fx_tracing", None)
+    if write:
+        write(False)
+    else:
+        tracing._is_fx_tracing_flag = False
+
+
+def _running_traces() -> int:
+    """Threads with ``Tracer.trace`` on their stack: a flag that is set meanwhile is no leak."""
+    count = 0
+    for frame in sys._current_frames().values():
+        here: Any = frame
+        while here is not None:
+            if here.f_code.co_filename == FX_FILE and here.f_code.co_name == "trace":
+                count += 1
+                break
+            here = here.f_back
+    return count
+
+
+def _function_modes() -> tuple[str, ...]:
+    count = torch._C._len_torch_function_stack()
+    return tuple(type(torch._C._get_function_stack_at(i)).__name__ for i in range(count))
+
+
+def _file(function: Any) -> str:
+    """Where a function's code is; ``__qualname__`` and ``__module__`` lie behind ``functools.wraps``."""
+    code = getattr(function, "__code__", None)
+    return code.co_filename if code is not None else f"<{type(function).__name__}>"
