@@ -220,7 +220,7 @@ def _is_compiling_elsewhere(is_compiling: bool, is_dynamo_compiling: bool) -> Ha
 
 def _backward_lowered_at_forward() -> Hazard:
     from torch._dynamo.backends.common import aot_autograd
-    from torch._functorch.aot_autograd import make_boxed_func
+    from torch._functorch._aot_autograd.utils import make_boxed_func
 
     lowered: list[str] = []
 

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._dynamo.exc import FailOnRecompileLimitHit
 
 from dflash.errors import RunError
 
 Result = TypeVar("Result")
 
 FORBIDDEN = "torch.compile stance is 'fail_on_recompile'"
-LIMIT = "fail_on_recompile_limit_hit"
 SHOWN = 12  # arguments in one message
 
 
@@ -41,7 +41,7 @@ def compile_function(function: Callable[..., Result], *, backend: str = "inducto
     def call(*args: Any, **kwargs: Any) -> Result:
         try:
             return compiled(*args, **kwargs)
-        except RuntimeError as error:
+        except Exception as error:
             if not is_surprise(error):
                 raise
             described = describe(dict(zip(parameters, args, strict=False)) | kwargs)
@@ -50,9 +50,9 @@ def compile_function(function: Callable[..., Result], *, backend: str = "inducto
     return call
 
 
-def is_surprise(error: RuntimeError) -> bool:
+def is_surprise(error: Exception) -> bool:
     """Whether torch refused to compile: by stance, or by the limit."""
-    return FORBIDDEN in str(error) or LIMIT in str(error)
+    return isinstance(error, FailOnRecompileLimitHit) or FORBIDDEN in str(error)
 
 
 def explain(name: str, torch_says: str, described: str) -> str:

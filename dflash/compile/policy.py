@@ -35,6 +35,10 @@ class Line:
         value: bool | int | None = getattr(importlib.import_module(self.module), self.name, None)
         return value
 
+    def put(self) -> None:
+        """Set it in this thread (torch 2.11: in the process)."""
+        setattr(importlib.import_module(self.module), self.name, self.value)
+
     def in_force(self) -> bool:
         """Whether this thread has the value, or more where the value is a limit."""
         now = self.now()
@@ -53,7 +57,7 @@ class Policy:
         """Set every line in this thread (torch 2.11: in the whole process); a few microseconds after the first time."""
         for line in self.lines:
             if not line.in_force():
-                setattr(importlib.import_module(line.module), line.name, line.value)
+                line.put()
         # The only plain symbolic_trace of inductor: while it runs, an nn.Module call of any thread raises NameError.
         # torch keeps its result, so traced here once it never runs again.
         from torch._inductor.loop_body import InterpreterShim

@@ -1,0 +1,27 @@
+"""Torch's settings, stance and tripwire are the process's: every test here leaves them as it found them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from dflash.compile import dense
+from dflash.compile.policy import POLICY, Line, Policy
+
+
+@pytest.fixture(autouse=True)
+def _torch_as_it_was() -> Iterator[None]:
+    found = Policy(
+        lines=tuple(
+            Line(module=line.module, name=line.name, value=value, reason="found", torch="")
+            for line in POLICY.lines
+            if (value := line.now()) is not None
+        )
+    )
+    yield
+    torch.compiler.set_stance("default")
+    dense.remove_tripwire()
+    for line in found.lines:
+        line.put()

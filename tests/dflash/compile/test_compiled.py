@@ -1,0 +1,125 @@
+"""Recompiles after the warm-up: refused at once, with the guard and the shape, and nothing else is disturbed."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+
+from dflash.compile import policy
+from dflash.compile.compiled import RecompileError, compile_function, explain
+from envguard.errors import FINDINGS, ToolError
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled_before() -> None:
+    torch._dynamo.reset()  # entries hang on code objects, which the tests share
+
+
+def compiled_pair() -> tuple[nn.Linear, object]:
+    linear = nn.Linear(4, 4)
+
+    def step(features: Tensor, weights: Tensor) -> Tensor:
+        return (torch.relu(linear(features)) * weights).sum()
+
+    return linear, compile_function(step, backend="aot_eager")
+
+
+def test_a_new_shape_is_refused_with_the_guard_and_the_shape() -> None:
+    _, step = compiled_pair()
+    step(torch.ones(3, 4), torch.ones(4)).backward()
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError) as raised:
+        step(torch.ones(5, 4), torch.ones(4))
+    [line] = str(raised.value).splitlines()
+    assert line.startswith("step: a new graph would be needed after the warm-up: ")
+    assert "tensor 'features' size mismatch at index 0. expected 3, actual 5" in line
+    assert "features [5, 4] float32 cpu" in line
+    assert isinstance(raised.value, ToolError)
+    assert raised.value.exit_code == FINDINGS
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        (torch.ones(3, 4, dtype=torch.float64), "dtype mismatch"),
+        (torch.ones(3, 4).requires_grad_(), "requires_grad mismatch"),
+        (torch.ones(4, 3).T, "stride mismatch"),
+    ],
+    ids=["dtype", "requires_grad", "stride"],
+)
+def test_other_guards_are_named(features: Tensor, said: str) -> None:
+    _, step = compiled_pair()
+    step(torch.ones(3, 4), torch.ones(4))
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError, match=said):
+        step(features, torch.ones(4))
+
+
+def test_another_grad_mode_is_named() -> None:
+    _, step = compiled_pair()
+    step(torch.ones(3, 4), torch.ones(4))
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError, match="no_grad"), torch.no_grad():
+        step(torch.ones(3, 4), torch.ones(4))
+
+
+def test_a_function_that_was_never_compiled_is_named() -> None:
+    _, step = compiled_pair()
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError, match=r"step: .*it was never compiled"):
+        step(torch.ones(3, 4), torch.ones(4))
+
+
+def test_nothing_else_in_the_process_is_disturbed() -> None:
+    linear, step = compiled_pair()
+    other = compile_function(lambda x: x * 2, backend="aot_eager")
+    step(torch.ones(3, 4), torch.ones(4)).backward()
+    other(torch.ones(2))
+    policy.forbid_recompiles()
+    before = torch._dynamo.utils.counters["frames"]["total"]
+    surprises: list[Exception] = []
+
+    def warm() -> None:
+        try:
+            for _ in range(300):
+                step(torch.ones(3, 4), torch.ones(4)).backward()
+                other(torch.ones(2))
+        except Exception as error:
+            surprises.append(error)
+
+    thread = threading.Thread(target=warm)
+    thread.start()
+    for rows in range(4, 40):
+        with pytest.raises(RecompileError):
+            step(torch.ones(rows, 4), torch.ones(4))
+    thread.join()
+    assert surprises == []
+    assert torch._dynamo.utils.counters["frames"]["total"] == before
+    assert linear.weight.grad is not None
+
+
+def test_a_hit_limit_is_told_as_such() -> None:
+    _, step = compiled_pair()
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        step(torch.ones(1, 4), torch.ones(4))
+        step(torch.ones(2, 4), torch.ones(4))
+        with pytest.raises(RecompileError, match=r"step: the recompile limit is hit.*features \[3, 4\]"):
+            step(torch.ones(3, 4), torch.ones(4))
+
+
+def test_errors_of_the_function_itself_pass_unchanged() -> None:
+    def fails(x: Tensor) -> Tensor:
+        return x.view(7)
+
+    with pytest.raises(Exception, match="view") as raised:
+        compile_function(fails, backend="aot_eager")(torch.ones(3))
+    assert not isinstance(raised.value, ToolError)
+
+
+def test_many_arguments_are_cut() -> None:
+    message = explain("f", "torch.compile stance is 'fail_on_recompile'\n  - 0/0: a\n  - 0/1: a\n  - 0/0: b", "x [1]")
+    assert "a; b; called with x [1]" in message

@@ -1,0 +1,83 @@
+"""The policy: in force where it was applied, room for every graph, one reason a line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+import torch._dynamo
+
+from dflash.compile import policy
+from dflash.compile.policy import POLICY, PolicyThread
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_fresh_process_lacks_what_the_policy_sets_and_has_it_after_apply() -> None:
+    code = (
+        "from dflash.compile import policy\n"
+        "before = {line.name for line in policy.POLICY.broken()}\n"
+        "policy.apply()\n"
+        "print(sorted(before), policy.POLICY.broken())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    missing = sorted({line.name for line in POLICY.lines} - {"accumulated_recompile_limit"})  # torch's own is enough
+    assert done.stdout.strip() == f"{missing} ()"
+
+
+def test_threads_that_apply_have_every_line() -> None:
+    policy.apply()
+    seen: list[object] = []
+    thread = PolicyThread(target=lambda: seen.append(POLICY.broken()))
+    thread.start()
+    thread.join()
+    with ThreadPoolExecutor(2, initializer=policy.apply) as pool:
+        seen += list(pool.map(lambda _: POLICY.broken(), range(4)))
+    assert seen == [()] * 5
+
+
+def test_a_setting_of_one_thread_reaches_another_as_this_torch_has_it() -> None:
+    """What makes ``PolicyThread`` needed: the same question that the preflight's CMP020 asks."""
+    from dflash.compile.behaviour import _settings_in_a_thread
+
+    torch._dynamo.config.recompile_limit = 4242
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(torch._dynamo.config.recompile_limit))
+    thread.start()
+    thread.join()
+    assert (seen == [4242]) != _settings_in_a_thread(POLICY).present
+
+
+def test_limits_grow_with_the_graphs_and_never_shrink() -> None:
+    grown = POLICY.with_room(1000)
+    policy.apply(grown)
+    assert torch._dynamo.config.recompile_limit == 1000
+    assert torch._dynamo.config.accumulated_recompile_limit == 1000
+    assert POLICY.with_room(2) == POLICY
+    policy.apply()
+    assert torch._dynamo.config.recompile_limit == 1000
+
+
+def test_values_in_the_cache_keys_are_what_they_always_were() -> None:
+    """Inductor's and functorch's settings are hashed into every cache entry: another value makes every cache miss."""
+    keyed = {line.name: line.value for line in POLICY.lines if "dynamo" not in line.module}
+    assert keyed == {"cpp_cache_precompile_headers": False, "force_non_lazy_backward_lowering": True}
+
+
+def test_each_line_has_a_reason_and_its_releases() -> None:
+    for record in policy.as_record(POLICY):
+        assert record["setting"].startswith("torch._")
+        assert record["reason"]
+        assert record["torch"]
+
+
+def test_a_setting_that_this_torch_does_not_know_is_left_out() -> None:
+    line = policy.Line(module="torch._dynamo.config", name="of_another_torch", value=True, reason="r", torch="none")
+    unknown = policy.Policy(lines=(line,))
+    assert unknown.broken() == ()
+    unknown.apply()
+    assert not hasattr(torch._dynamo.config, "of_another_torch")

@@ -1,0 +1,410 @@
+"""Every preflight probe, with exactly the thing broken that it is for: it alone fails, and says its remedy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._functorch.config
+import torch.fx._symbolic_trace as tracing
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dflash.compile import behaviour, dense, machine, policy, preflight
+from dflash.compile.behaviour import Behaviour, Hazard
+from dflash.compile.checks import BEHAVIOUR_CHECKS, STATE_CHECKS
+from dflash.compile.policy import POLICY
+from dflash.compile.state import FX_FILE
+from envguard.errors import CheckCrashed
+from envguard.findings import run_checks
+
+ROOT = Path(__file__).parents[3]
+FLAG_IS_SHARED = not hasattr(tracing, "_is_fx_tracing_tls")
+
+
+@pytest.fixture(autouse=True)
+def _policy_here() -> None:
+    policy.apply()
+    dense.install_tripwire()
+
+
+def broken(**options: Any) -> list[str]:
+    """Ids of what a check finds, nothing repaired; every finding names a remedy that the output shows."""
+    result = preflight.check(**{"tries": False, "may_repair": False} | options)
+    for finding in result.findings:
+        assert finding.fix
+        assert f"fix: {finding.fix}" in preflight.render(result)
+        with pytest.raises((preflight.PreflightError, CheckCrashed)) as raised:
+            preflight.require(result)
+        assert finding.fix in str(raised.value)
+    return [finding.id for finding in result.findings]
+
+
+def test_a_sound_process_has_no_finding() -> None:
+    result = preflight.check()
+    assert result.findings == ()
+    assert result.repaired == ()
+    assert {hazard.id for hazard in result.handled + result.absent} == {f"CMP0{n}" for n in range(19, 24)}
+    assert preflight.require(result) is result
+
+
+@contextmanager
+def leaked_flag() -> Iterator[None]:
+    set_flag(True)
+    yield
+    set_flag(False)
+
+
+def set_flag(value: bool) -> None:
+    if FLAG_IS_SHARED:
+        tracing._is_fx_tracing_flag = value
+    else:
+        tracing._set_is_fx_tracing(value)
+
+
+@contextmanager
+def leaked_patcher() -> Iterator[None]:
+    tracing.CURRENT_PATCHER = tracing._Patcher()
+    yield
+    tracing.CURRENT_PATCHER = None
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    yield
+    setattr(owner, name, before)
+
+
+def foreign_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return tracing._orig_module_call(self, *args, **kwargs)
+
+
+class SomeMode(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def open_vmap() -> Iterator[None]:
+    torch._C._functorch._vmap_increment_nesting(2, "error")
+    yield
+    torch._C._functorch._vmap_decrement_nesting()
+
+
+@contextmanager
+def stance(name: str) -> Iterator[None]:
+    torch.compiler.set_stance(name)
+    yield
+    torch.compiler.set_stance("default")
+
+
+FLEX = sys.modules["torch.nn.attention.flex_attention"]
+
+BREAKAGES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "leaked flag": ("CMP001", leaked_flag),
+    "leaked patcher": ("CMP002", leaked_patcher),
+    "patched module": ("CMP003", lambda: replaced(torch.nn.Module, "__call__", foreign_call)),
+    "hidden hazard": ("CMP004", lambda: replaced(tracing, "is_fx_symbolic_tracing", lambda: False)),
+    "wrapped tracer": ("CMP004", lambda: replaced(tracing.Tracer, "trace", lambda self, root: None)),
+    "compiling flag": ("CMP005", lambda: replaced(torch.compiler, "_is_compiling_flag", True)),
+    "exporting flag": ("CMP005", lambda: replaced(torch.compiler, "_is_exporting_flag", True)),
+    "dispatch mode": ("CMP006", SomeMode),
+    "function mode": ("CMP006", lambda: torch.device("cpu")),
+    "open vmap": ("CMP007", open_vmap),
+    "tracing context": ("CMP008", lambda: torch._guards.tracing(torch._guards.TracingContext(None))),
+    "eager stance": ("CMP010", lambda: stance("force_eager")),
+    "run-only stance": ("CMP010", lambda: stance("eager_on_recompile")),
+    "dynamo off": ("CMP011", lambda: torch._dynamo.config.patch(disable=True)),
+    "errors hidden": ("CMP011", lambda: torch._dynamo.config.patch(suppress_errors=True)),
+    "nested traces eager": ("CMP011", lambda: torch._dynamo.config.patch(error_on_nested_fx_trace=False)),
+    "other setting": ("CMP013", lambda: torch._dynamo.config.patch(fail_on_recompile_limit_hit=False)),
+    "flex debug": ("CMP016", lambda: replaced(FLEX, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)),
+    "foreign flex": ("CMP016", lambda: replaced(FLEX, "flex_attention", lambda q, k, v: q)),
+}
+
+
+@pytest.mark.parametrize("name", BREAKAGES)
+def test_each_broken_thing_is_found_by_its_probe_alone(name: str) -> None:
+    probe, breakage = BREAKAGES[name]
+    context = breakage()
+    assert broken() == []
+    with ExitStack() as stack:
+        stack.enter_context(context)
+        found = broken()
+    assert found == [probe]
+    assert broken() == []
+
+
+def test_a_jit_trace_is_found() -> None:
+    found: list[str] = []
+
+    def traced(x: torch.Tensor) -> torch.Tensor:
+        found.extend(broken())
+        return x + 1
+
+    torch.jit.trace(traced, (torch.zeros(1),))
+    assert "CMP009" in found
+    assert set(found) == {"CMP009"}
+
+
+def test_a_limit_without_room_is_found() -> None:
+    with torch._dynamo.config.patch(recompile_limit=8):
+        assert broken(needed_graphs=12) == ["CMP012"]
+        assert broken(needed_graphs=8) == ["CMP013"]
+    with torch._dynamo.config.patch(accumulated_recompile_limit=8):
+        assert broken(needed_graphs=12) == ["CMP012"]
+    policy.apply(POLICY.with_room(5000))
+    assert broken(needed_graphs=5000) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("TRITON_INTERPRET", "1"), ("PYTORCH_JIT", "0"), ("TORCH_COMPILE_DISABLE", "1"), ("TORCHDYNAMO_DISABLE", "1")],
+)
+def test_a_switch_of_the_environment_is_found(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    assert broken() == ["CMP014"]
+    monkeypatch.setenv(variable, "1" if variable == "PYTORCH_JIT" else "0")
+    assert broken() == []
+
+
+def test_a_missing_assembler_is_found_for_the_gpu_that_needs_it(tmp_path: Path) -> None:
+    blackwell = machine.MachineState(
+        switches=(), triton=tmp_path, assemblers=("ptxas",), capabilities=((9, 0), (12, 0))
+    )
+    [finding] = run_checks(machine.CHECKS, blackwell)
+    assert (finding.id, finding.subject) == ("CMP015", "ptxas-blackwell")
+    assert "TRITON_PTXAS_BLACKWELL_PATH" in finding.fix
+    assert run_checks(machine.CHECKS, replace(blackwell, capabilities=((9, 0),))) == ()
+    [finding] = run_checks(machine.CHECKS, replace(blackwell, assemblers=(), capabilities=((8, 6),)))
+    assert (finding.id, finding.subject) == ("CMP015", "ptxas")
+    [finding] = run_checks(machine.CHECKS, replace(blackwell, triton=None))
+    assert (finding.id, finding.subject) == ("CMP015", "triton")
+    [skipped] = run_checks(machine.CHECKS, replace(blackwell, capabilities=()))
+    assert skipped.status == "skip"
+
+
+def test_the_installed_triton_has_both_assemblers_and_a_broken_path_takes_one_away(tmp_path: Path) -> None:
+    assert {"ptxas", "ptxas-blackwell"} <= set(machine.look_at_machine({}).assemblers)
+    gone = machine.look_at_machine({"TRITON_PTXAS_BLACKWELL_PATH": str(tmp_path / "absent")})
+    assert "ptxas-blackwell" not in gone.assemblers
+
+
+def test_torch_compile_that_does_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **_options: function)
+    assert broken(tries=True) == ["CMP017"]
+
+
+def test_flex_attention_that_is_not_the_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dense_flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    monkeypatch.setattr(FLEX, "flex_attention", dense_flex)
+    problem = behaviour._flex_is_captured()
+    assert problem is not None
+    assert "softmax" in problem
+    assert judged(flex_problem=problem) == ["CMP018"]
+
+
+def judged(**changes: Any) -> list[str]:
+    sound = Behaviour(compile_problem=None, flex_problem=None, hazards=())
+    return [finding.id for finding in run_checks(BEHAVIOUR_CHECKS, replace(sound, **changes))]
+
+
+class NoPolicy:
+    """What a thread has that nobody told."""
+
+    def apply(self) -> None:
+        pass
+
+    def broken(self) -> tuple[()]:
+        return ()
+
+
+def test_warm_calls_beside_a_trace_need_the_policy_where_the_flag_is_shared() -> None:
+    with torch._dynamo.config.patch(force_compile_during_fx_trace=False):
+        hazard = behaviour._warm_call_during_a_trace(NoPolicy())
+    assert hazard.present == FLAG_IS_SHARED
+    assert hazard.handled != FLAG_IS_SHARED
+    assert ("using FX to symbolically trace" in hazard.found) == FLAG_IS_SHARED
+    assert judged(hazards=(hazard,)) == ["CMP019"] * FLAG_IS_SHARED
+    assert behaviour._warm_call_during_a_trace(POLICY).handled
+
+
+def test_a_lazy_backward_needs_the_policy() -> None:
+    with torch._functorch.config.patch(force_non_lazy_backward_lowering=False):
+        hazard = behaviour._backward_lowered_at_forward()
+    assert not hazard.handled
+    assert judged(hazards=(hazard,)) == ["CMP022"]
+    assert behaviour._backward_lowered_at_forward().handled
+
+
+def test_a_setting_that_cannot_reach_a_thread_is_found() -> None:
+    class Deaf(NoPolicy):
+        def broken(self) -> Any:
+            return POLICY.lines[:1]
+
+    hazard = behaviour._settings_in_a_thread(Deaf())
+    assert not hazard.handled
+    assert judged(hazards=(replace(hazard, present=True),)) == ["CMP020"]
+    assert behaviour._settings_in_a_thread(POLICY).handled
+
+
+def test_is_compiling_in_another_thread_needs_the_tripwire() -> None:
+    assert behaviour._is_compiling_elsewhere(True, False).handled
+    assert not behaviour._is_compiling_elsewhere(True, True).handled
+    dense.remove_tripwire()
+    hazard = behaviour._is_compiling_elsewhere(True, False)
+    assert judged(hazards=(hazard,)) == ["CMP021"]
+    assert judged(hazards=(replace(hazard, present=False),)) == []
+
+
+def test_inductors_own_trace_is_made_by_the_policy() -> None:
+    from torch._inductor.loop_body import InterpreterShim
+
+    InterpreterShim._dummy_gm.cache_clear()
+    hazard = behaviour._inductor_has_traced()
+    assert (hazard.present, hazard.handled) == (True, False)
+    assert judged(hazards=(hazard,)) == ["CMP023"]
+    policy.apply()
+    assert behaviour._inductor_has_traced().handled
+
+
+def test_every_check_has_its_own_id_summary_and_remedy() -> None:
+    checks = (*STATE_CHECKS, *machine.CHECKS, *BEHAVIOUR_CHECKS)
+    assert len({check.id for check in checks}) == len(checks) == 23
+    assert all(check.summary and check.why.endswith(".") and check.fix for check in checks)
+
+
+def test_a_handled_hazard_is_told_apart_from_a_broken_state() -> None:
+    hazard = Hazard(id="CMP019", name="n", present=True, handled=True, found="f", handled_by="h")
+    assert judged(hazards=(hazard,)) == []
+    assert judged(hazards=(replace(hazard, handled=False),)) == ["CMP019"]
+
+
+# Repair
+
+
+def overlapping_traces() -> None:
+    """Two symbolic traces, first in, first out: the flag and nn.Module's patches stay for ever (facts: leak L1)."""
+    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
+
+    def first(x: Any) -> Any:
+        first_in.set()
+        second_in.wait(10)
+        return x
+
+    def second(x: Any) -> Any:
+        second_in.set()
+        first_out.wait(10)
+        return x
+
+    def trace(function: Callable[[Any], Any], after: threading.Event | None, done: threading.Event | None) -> None:
+        if after:
+            after.wait(10)
+        with suppress(AssertionError):  # "CURRENT_PATCHER is None in finally block": the leak at work
+            tracing.symbolic_trace(function)
+        if done:
+            done.set()
+
+    threads = [
+        threading.Thread(target=trace, args=(first, None, first_out)),
+        threading.Thread(target=trace, args=(second, first_in, None)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_what_overlapping_traces_leave_is_repaired_and_everything_works_again() -> None:
+    overlapping_traces()
+    found = broken()
+    assert "CMP003" in found
+    assert set(found) <= {"CMP001", "CMP002", "CMP003"}
+    if FLAG_IS_SHARED:
+        assert "CMP001" in found
+    with pytest.raises(NameError):
+        torch.nn.Identity()(1)
+    result = preflight.check(tries=False)
+    assert result.findings == ()
+    assert any("nn.Module.__call__" in line for line in result.repaired)
+    assert torch.nn.Identity()(1) == 1
+    assert not tracing.is_fx_symbolic_tracing()
+
+
+def test_a_running_trace_is_not_repaired_away() -> None:
+    with behaviour.held_trace():
+        result = preflight.check(tries=False)
+        ids = [finding.id for finding in result.findings]
+        assert "CMP003" in ids
+        assert result.repaired == ()
+        if FLAG_IS_SHARED:
+            assert any("threads are tracing now" in finding.message for finding in result.findings)
+    assert broken() == []
+
+
+def test_a_vendors_patch_is_left_alone() -> None:
+    with replaced(torch.nn.Module, "__call__", foreign_call):
+        result = preflight.check(tries=False)
+        assert [finding.id for finding in result.findings] == ["CMP003"]
+        assert torch.nn.Module.__call__ is foreign_call
+        assert __file__ in result.findings[0].message
+        assert FX_FILE not in result.findings[0].message
+
+
+def test_settings_that_an_import_changed_are_put_back() -> None:
+    with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=False):
+        result = preflight.check(tries=False)
+        assert result.findings == ()
+        assert "recompile_limit" in result.repaired[0]
+        assert torch._dynamo.config.recompile_limit >= 64
+
+
+# The command
+
+
+def run_preflight(code: str = "", *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process that runs ``code`` first."""
+    import os
+
+    script = f"import sys\n{code}\nfrom dflash.cli.entry import main\nsys.exit(main(['preflight', *sys.argv[1:]]))"
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_the_command_says_pass_and_what_is_handled() -> None:
+    done = run_preflight("", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["status"] == "pass"
+    alone, after = document["stages"]
+    assert (alone["stage"], after["stage"]) == ("torch alone", "after the imports")
+    assert "CMP022" in {hazard["id"] for hazard in after["handled"]}
+
+
+@pytest.mark.slow
+def test_the_command_fails_with_the_remedy() -> None:
+    done = run_preflight("", TORCH_COMPILE_DISABLE="1")
+    assert done.returncode == 1
+    assert "CMP014" in done.stdout
+    assert "unset TORCH_COMPILE_DISABLE" in done.stdout
+    assert "Traceback" not in done.stderr

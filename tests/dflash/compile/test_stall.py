@@ -1,0 +1,117 @@
+"""A stall is reported with the stacks of all threads and ends the process; progress keeps it alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from dflash.compile.stall import watch_stall
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(code: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+DEADLOCK = """
+import threading
+from dflash.compile.stall import watch_stall
+a, b = threading.Lock(), threading.Lock()
+both = threading.Barrier(2)
+def holder_of_b():
+    with b:
+        both.wait()
+        a.acquire()
+threading.Thread(target=holder_of_b, name="drafter-1").start()
+with watch_stall("compiling", 0.5):
+    with a:
+        both.wait()
+        b.acquire()
+"""
+
+
+def test_a_deadlock_ends_with_the_stacks_of_every_thread() -> None:
+    done = run(DEADLOCK)
+    assert done.returncode == 1
+    assert "thread MainThread:" in done.stderr
+    assert "thread drafter-1:" in done.stderr
+    assert "holder_of_b" in done.stderr
+    assert "a.acquire()" in done.stderr or "line 9" in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: compiling: no progress for 0.5 s")
+    assert "compile.stall_seconds" in last
+
+
+def test_a_hang_that_holds_the_interpreters_lock_ends_too() -> None:
+    """No Python code can run then, only faulthandler's clock: a regular expression that takes for ever."""
+    code = (
+        "import re\nfrom dflash.compile import stall\nstall.GRACE = 1.0\n"
+        "with stall.watch_stall('compiling', 0.5):\n    re.match('(a+)+$', 'a' * 60 + 'b')"
+    )
+    done = run(code)
+    assert done.returncode == 1
+    assert "Timeout" in done.stderr
+    assert "most recent call first" in done.stderr
+
+
+def test_a_run_that_hangs_is_recorded_as_hung(tmp_path: Path) -> None:
+    code = f"""
+import time
+from pathlib import Path
+from dflash.compile.stall import watch_stall
+from dflash.runs.record import open_run
+with open_run(Path({str(tmp_path / "run")!r}), resume=False, argv=["x"]) as run:
+    with watch_stall("compiling", 0.3, run.hung):
+        time.sleep(60)
+"""
+    done = run(code)
+    assert done.returncode == 1
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (record["status"], record["exit"]) == ("hung", 1)
+    assert record["reason"].startswith("compiling: no progress for 0.3 s")
+    assert record["ended"]
+    assert (
+        "time.sleep(60)" in (tmp_path / "run" / "log.txt").read_text()
+        or "<string>" in (tmp_path / "run" / "log.txt").read_text()
+    )
+    assert "Traceback" not in done.stderr
+
+
+def test_progress_and_a_normal_end_call_nothing() -> None:
+    stalls: list[str] = []
+    with watch_stall("work", 0.4, lambda message, stacks: stalls.append(message)) as beat:
+        for _ in range(8):
+            time.sleep(0.1)
+            beat()
+    assert stalls == []
+    assert "stall-watch" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_it_is_called_once_and_an_exception_passes_through() -> None:
+    stalls: list[tuple[str, str]] = []
+
+    def work() -> None:
+        with watch_stall("work", 0.1, lambda message, stacks: stalls.append((message, stacks))):
+            time.sleep(0.5)
+            raise ValueError("own")
+
+    with pytest.raises(ValueError, match="own"):
+        work()
+    assert len(stalls) == 1
+    assert "time.sleep(0.5)" in stalls[0][1]

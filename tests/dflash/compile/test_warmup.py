@@ -1,0 +1,201 @@
+"""Warm-up: each graph once, with what it cost and where it came from; ranks share one cache; training needs no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import torch._dynamo
+from torch import nn
+from torch._dynamo.utils import counters
+
+from dflash.anchors import choose_anchors, make_batch
+from dflash.compile import policy
+from dflash.compile.account import CompileWatch
+from dflash.compile.compiled import RecompileError, compile_function
+from dflash.compile.ranks import first_rank_first, see_own_gpu
+from dflash.compile.warmup import Graph, warm_up
+from dflash.errors import ConfigError
+from dflash.step import drafter_step
+from tests.dflash.helpers import MASK, plan_of, random_document, row_of, tiny_drafter, tiny_shape, tiny_target
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_graphs_run_once_in_order_and_a_stall_is_told(tmp_path: Path) -> None:
+    ran: list[str] = []
+    graphs = [Graph(name=name, run=lambda name=name: ran.append(name)) for name in ("mask", "step")]
+    warmed = warm_up(graphs, CompileWatch(tmp_path))
+    assert ran == ["mask", "step"]
+    assert [(graph.name, graph.hits, graph.misses) for graph in warmed] == [("mask", 0, 0), ("step", 0, 0)]
+    assert "known to this process already" in warmed[0].text()
+
+
+def test_a_graph_that_stalls_is_reported(tmp_path: Path) -> None:
+    import time
+
+    stalls: list[str] = []
+    slow = Graph(name="step", run=lambda: time.sleep(0.5))
+    warm_up([slow], CompileWatch(tmp_path), stall_seconds=0.1, on_stall=lambda message, stacks: stalls.append(message))
+    assert len(stalls) == 1
+    assert "compiling: no progress for 0.1 s" in stalls[0]
+
+
+# Ranks
+
+RANK = """
+import json, os, sys
+from dflash.compile import policy
+policy.prepare_environment()
+import torch, torch.distributed as dist
+policy.apply()
+from dflash.compile.account import CompileWatch
+from dflash.compile.compiled import compile_function
+from dflash.compile.ranks import first_rank_first
+from dflash.compile.warmup import Graph, warm_up
+from pathlib import Path
+
+rank, world = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=world)
+linear = torch.nn.Linear(8, 8)
+step = compile_function(lambda x: torch.nn.functional.gelu(linear(x)).square().sum())
+
+def run():
+    step(torch.ones(4, 8)).backward()
+
+with first_rank_first(rank, dist.barrier):
+    [graph] = warm_up([Graph(name="step", run=run)], CompileWatch(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])))
+dist.barrier()
+dist.destroy_process_group()
+print(json.dumps({"hits": graph.hits, "misses": graph.misses, "fx_misses": graph.fx_misses}))
+"""
+
+
+@pytest.mark.slow
+def test_four_processes_compile_once(tmp_path: Path) -> None:
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), "4", str(tmp_path / "rendezvous")],
+            cwd=ROOT,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    ended = [(*process.communicate(timeout=600), process.returncode) for process in ranks]
+    assert [code for _, _, code in ended] == [0] * 4, [err for _, err, _ in ended]
+    first, *others = [json.loads(out.splitlines()[-1]) for out, _, _ in ended]
+    assert first == {"hits": 0, "misses": 1, "fx_misses": 2}
+    assert others == [{"hits": 1, "misses": 0, "fx_misses": 0}] * 3
+
+
+def test_rank_0_goes_first_and_each_rank_meets_the_barrier_once() -> None:
+    import threading
+
+    barrier = threading.Barrier(3)
+    order: list[int] = []
+
+    def work(rank: int) -> None:
+        with first_rank_first(rank, lambda: barrier.wait(10)):
+            order.append(rank)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in (2, 1, 0)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert order[0] == 0
+    assert sorted(order) == [0, 1, 2]
+
+
+def test_a_failure_of_rank_0_does_not_let_the_others_through() -> None:
+    met: list[int] = []
+    with pytest.raises(ValueError, match="rank 0"), first_rank_first(0, lambda: met.append(0)):
+        raise ValueError("rank 0 cannot compile")
+    assert met == []
+
+
+@pytest.mark.parametrize(
+    ("given", "rank", "own"), [(None, 3, "3"), ("4,5,6", 1, "5"), ("GPU-a, GPU-b", 1, "GPU-b"), ("", 2, "2")]
+)
+def test_a_rank_sees_only_its_own_gpu(given: str | None, rank: int, own: str) -> None:
+    environ = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+    assert see_own_gpu(rank, environ) == own
+    assert environ == {"CUDA_VISIBLE_DEVICES": own}
+
+
+def test_a_rank_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=0,1: 2 GPUs, and local rank 2"):
+        see_own_gpu(2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+# Shapes by construction
+
+
+def test_two_hundred_steps_of_other_data_compile_nothing() -> None:
+    """Warmed on two long documents with every slot used; then any lengths, counts and anchors of the same budget."""
+    torch._dynamo.reset()
+    target, shape = tiny_target(), tiny_shape()
+    drafter = tiny_drafter(shape)
+    step = compile_function(drafter_step, backend="aot_eager")
+    generator = torch.Generator().manual_seed(0)
+    slots = 6
+
+    def run(lengths: list[int], seed: int, tokens: int = 48) -> int:
+        prompts = [max(1, length - 2 - (seed + i) % 4) for i, length in enumerate(lengths)]
+        documents = [random_document(*each, seed) for each in zip(lengths, prompts, strict=True)]
+        row = row_of(*documents, row_tokens=tokens)
+        drawn = choose_anchors(row, slots, generator)
+        batch = make_batch([row], [drawn], block_size=shape.block_size, mask_token_id=MASK, gamma=4.0)
+        features = torch.randn(1, tokens, len(shape.target_layer_ids) * shape.target_hidden_size, generator=generator)
+        output = step(
+            drafter,
+            target.embedding_weight,
+            target.head_weight,
+            features,
+            batch.positions,
+            batch.block_tokens,
+            batch.block_positions,
+            batch.labels,
+            batch.weights,
+            plan_of(batch, shape.block_size),
+        )
+        output.loss.backward()
+        for parameter in drafter.parameters():
+            parameter.grad = None
+        return int(drawn[1].sum())
+
+    run([24, 24], seed=0)
+    policy.forbid_recompiles()
+    frames, graphs = counters["frames"]["total"], counters["stats"]["unique_graphs"]
+    counts = set()
+    for number in range(200):
+        cuts = sorted(torch.randint(4, 44, (number % 5,), generator=generator).tolist())
+        lengths = [after - before for before, after in pairwise([0, *cuts, 45 + number % 4]) if after - before >= 4]
+        counts.add(run(lengths, seed=number))
+    assert len(counts) >= 3  # the data did vary
+    assert (counters["frames"]["total"], counters["stats"]["unique_graphs"]) == (frames, graphs)
+    with pytest.raises(RecompileError, match="size mismatch"):  # and another budget would have been noticed
+        run([24, 24], seed=0, tokens=52)
+
+
+def test_the_optimizer_is_not_compiled() -> None:
+    """What warm-up leaves out on purpose: were it compiled, it would need graphs of its own."""
+    from dflash.config import OptimConfig
+    from dflash.optim import MasterAdamW
+
+    linear = nn.Linear(2, 2)
+    optimizer = MasterAdamW(linear.named_parameters(), OptimConfig())
+    linear(torch.ones(1, 2)).sum().backward()
+    before = counters["frames"]["total"]
+    optimizer.step(1e-3)
+    assert counters["frames"]["total"] == before
