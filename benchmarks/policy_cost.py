@@ -1,0 +1,214 @@
+"""What the compile policy costs: step time, peak memory and generated kernels, with it and without it.
+
+    python benchmarks/policy_cost.py [--steps 200] [--work DIR] [--cpu]
+
+In: one CUDA device. Out: talk on stderr, and last on stdout one JSON line. A drafter-shaped graph (the project's own
+step: flex attention, linear layers, loss) runs ``--steps`` times in fresh processes with empty caches: without the
+policy, with it, and with it in three threads of one process, each with a drafter and a CUDA stream of its own.
+Exit 1 unless step time and peak memory agree within 3 % and all three generated the same kernels. ``tokens_per_s``
+answers the question whether force_compile_during_fx_trace is what made an old run crawl at 4.6 Ktok/s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from flexlab import ROOT, apply_policy, child, kernel_digests, say
+
+STALL = 420.0
+NEAR = 0.03
+THREADS = 3
+SIZES = {
+    "cuda": {"hidden": 1024, "layers": 2, "tokens": 4096, "slots": 256, "block": 16, "vocab": 32_000},
+    "cpu": {"hidden": 32, "layers": 1, "tokens": 64, "slots": 4, "block": 4, "vocab": 97},
+}
+
+
+class Drafting:
+    """A drafter with random weights, a random batch, and the step that training runs."""
+
+    def __init__(self, device: Any, step: Any, mask: Any) -> None:
+        import torch
+
+        from dflash.anchors import make_batch
+        from dflash.attention import AttentionPlan, make_dense_plan
+        from dflash.data import make_row
+        from dflash.drafter import Drafter, DrafterShape
+
+        size = SIZES[device.type]
+        self.tokens, block, hidden = size["tokens"], size["block"], size["hidden"]
+        shape = DrafterShape(
+            num_layers=size["layers"],
+            block_size=block,
+            mask_token_id=3,
+            target_layer_ids=(1, 3),
+            num_target_layers=6,
+            target_hidden_size=hidden,
+            hidden_size=hidden,
+            intermediate_size=2 * hidden,
+            num_attention_heads=hidden // 16 if device.type == "cpu" else hidden // 64,
+            num_key_value_heads=1 if device.type == "cpu" else hidden // 128,
+            head_dim=16 if device.type == "cpu" else 64,
+            vocab_size=size["vocab"],
+            rope_theta=10_000.0,
+            rms_norm_eps=1e-6,
+            max_position_embeddings=self.tokens,
+        )
+        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        generator = torch.Generator().manual_seed(0)
+        self.drafter = Drafter(shape)
+        self.drafter.reset_parameters(generator)
+        self.drafter.to(device=device, dtype=dtype)
+        ids = torch.randint(4, size["vocab"], (self.tokens,), generator=generator).tolist()
+        row = make_row(0, [(ids[: self.tokens // 2], 4), (ids[self.tokens // 2 :], 4)], self.tokens)
+        anchors = torch.linspace(4, self.tokens - block - 1, size["slots"]).long()
+        drawn = (anchors, torch.ones(size["slots"], dtype=torch.bool))
+        batch = make_batch([row], [drawn], block_size=block, mask_token_id=3, gamma=7.0).to(device)
+        table = torch.randn(size["vocab"], hidden, generator=generator).mul(0.02).to(device=device, dtype=dtype)
+        features = torch.randn(1, self.tokens, 2 * hidden, generator=generator).to(device=device, dtype=dtype)
+        if mask is None:
+            plan = make_dense_plan(batch.documents, batch.anchors, batch.anchor_valid, block)
+        else:
+            plan = AttentionPlan("flex", mask(batch.documents, batch.anchors, batch.anchor_valid, block))
+        given = (
+            features,
+            batch.positions,
+            batch.block_tokens,
+            batch.block_positions,
+            batch.labels,
+            batch.weights,
+            plan,
+        )
+        self.call = lambda: step(self.drafter, table, table, *given)
+
+    def run(self) -> float:
+        """One step without an optimizer; returns the loss."""
+        loss = self.call().loss
+        loss.backward()
+        for parameter in self.drafter.parameters():
+            parameter.grad = None
+        return float(loss.item())
+
+
+def run_child(how: str, steps: int, device_type: str) -> dict[str, Any]:
+    """One process. ``how``: without, with, or threads (three of them, with the policy)."""
+    faulthandler.dump_traceback_later(STALL, exit=True)
+    import torch
+    from torch._dynamo.utils import counters
+
+    from dflash.attention import make_block_mask
+    from dflash.step import drafter_step
+
+    with_policy = how != "without"
+    apply_policy(with_policy)
+    if not with_policy:
+        torch._inductor.config.cpp_cache_precompile_headers = False  # not one of the settings in question
+    device = torch.device(device_type, 0) if device_type == "cuda" else torch.device("cpu")
+    compiled = lambda function: torch.compile(function, fullgraph=True, dynamic=False)  # noqa: E731
+    mask = compiled(make_block_mask) if device_type == "cuda" else None
+    step = compiled(drafter_step)
+    num_threads = THREADS if how == "threads" else 1
+    work = [Drafting(device, step, mask) for _ in range(num_threads)]
+    times: list[list[float]] = [[] for _ in work]
+    losses = [0.0] * num_threads
+    first = [0.0] * num_threads
+
+    def one(number: int) -> None:
+        apply_policy(with_policy)
+        stream: Any = contextlib.nullcontext()
+        if device_type == "cuda":
+            torch.cuda.set_device(device)
+            stream = torch.cuda.stream(torch.cuda.Stream()) if num_threads > 1 else stream
+        with stream:
+            begun = time.monotonic()
+            work[number].run()
+            first[number] = time.monotonic() - begun
+            for _ in range(5):
+                work[number].run()
+            if number == 0 and device_type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            for _ in range(steps):
+                begun = time.perf_counter()
+                losses[number] = work[number].run()
+                times[number].append(time.perf_counter() - begun)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(num_threads)]
+    begun = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wall = time.perf_counter() - begun - max(first)
+    aot = counters["aot_autograd"]
+    return {
+        "median_ms": round(statistics.median(seconds for own in times for seconds in own) * 1e3, 3),
+        "first_step_s": [round(each, 1) for each in first],
+        "peak_mib": round(torch.cuda.max_memory_allocated(device) / 2**20, 1) if device_type == "cuda" else None,
+        "loss": losses,
+        "tokens_per_s": round(num_threads * (steps + 5) * work[0].tokens / wall),
+        "aot_misses": aot["autograd_cache_miss"] + aot["autograd_cache_bypass"],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--work", type=Path, help="directory for caches (default: a temporary one)")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--child", choices=("with", "without", "threads"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(run_child(options.child, options.steps, "cpu" if options.cpu else "cuda")))
+        return 0
+    results: dict[str, dict[str, Any]] = {}
+    kernels = {}
+    with tempfile.TemporaryDirectory(dir=options.work) as made:
+        for how in ("without", "with", "threads"):
+            arguments = ["--child", how, "--steps", options.steps, *(["--cpu"] if options.cpu else [])]
+            cache = Path(made) / how
+            results[how] = child(__file__, *arguments, cache=cache, limit=STALL + 60)
+            kernels[how] = kernel_digests(cache)
+            say(f"{how}: {json.dumps(results[how])}, {len(kernels[how])} generated files")
+    print(json.dumps(report := judge(results, kernels)))
+    return 0 if report["holds"] else 1
+
+
+def judge(results: dict[str, dict[str, Any]], kernels: dict[str, list[str]]) -> dict[str, Any]:
+    """The claims."""
+    ended = all(result["ended"] == "ok" for result in results.values())
+    ratio = {
+        what: round(results["with"][what] / results["without"][what], 4)
+        for what in ("median_ms", "peak_mib")
+        if ended and results["without"][what]
+    }
+    same = {
+        "with and without the policy": kernels["with"] == kernels["without"],
+        "one thread and three": set(kernels["with"]) == set(kernels["threads"]),
+    }
+    return {
+        "schema": 1,
+        "sizes": SIZES,
+        **results,
+        "ratio": ratio,
+        "same_kernels": same,
+        "kernels": {how: len(each) for how, each in kernels.items()},
+        "only_in": {
+            how: [d for d in each if any(d not in other for other in kernels.values())] for how, each in kernels.items()
+        },
+        "holds": ended and all(abs(value - 1) <= NEAR for value in ratio.values()) and all(same.values()),
+    }
+
+
+if __name__ == "__main__":
+    assert ROOT.is_dir()
+    sys.exit(main())

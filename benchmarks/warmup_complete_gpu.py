@@ -1,0 +1,176 @@
+"""The warm-up is complete, and four processes that share a cache compile once.
+
+    python benchmarks/warmup_complete_gpu.py [--steps 200] [--data DIR] [--work DIR] [--cpu]
+
+In: one CUDA device and prepared data (examples/data/prepared by default). Out: talk on stderr, and last on stdout one
+JSON line. First the GPU example is warmed up and trained for ``--steps`` steps with recompiles allowed: the graphs seen
+have to be the warmed ones, and the cache to have no new entry. Then four processes, each seeing this GPU as index 0,
+warm up with one cache, rank 0 first: misses at most those of the one process, seconds of all ranks together under 1.3
+times its. Exit 1 where that does not hold. ``--cpu`` debugs the script with a tiny drafter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from flexlab import ROOT, cache_files, child, growth, say
+
+LIMIT = 560.0
+RANKS = 4
+SMALL = (
+    "run.device=cpu",
+    "data.row_tokens=64",
+    "data.rows_per_step=1",
+    "data.anchors_per_row=4",
+    "data.max_documents=6",
+    "drafter.num_layers=1",
+    "drafter.block_size=4",
+)
+
+
+def make_training(data: Path, cpu: bool) -> Any:
+    """The example, built; torch is imported here, the policy in force."""
+    from dflash.compile import policy
+
+    policy.prepare_environment()
+    from dflash.console import quiet_libraries
+
+    quiet_libraries()
+    from dflash import train
+    from dflash.compile.dense import install_tripwire
+    from dflash.config import load_config
+
+    policy.apply()
+    install_tripwire()
+    overrides = [f"data.path={data}", *(SMALL if cpu else ())]
+    return train.build(load_config(ROOT / "examples" / "smollm2-gpu.toml", overrides))
+
+
+def warm(training: Any) -> list[dict[str, Any]]:
+    """Warm every graph; what each cost."""
+    import dataclasses
+
+    from dflash import train
+    from dflash.compile.account import CompileWatch
+    from dflash.compile.warmup import warm_up
+
+    watch = CompileWatch(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]))
+    return [dataclasses.asdict(graph) for graph in warm_up(train.graphs(training), watch, stall_seconds=LIMIT)]
+
+
+def run_alone(options: argparse.Namespace) -> dict[str, Any]:
+    """Warm up, train, look for graphs and entries that were not there."""
+    from torch._dynamo.utils import counters
+
+    training = make_training(options.data, options.cpu)
+    from dflash import train
+
+    warmed = warm(training)
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+
+    def graphs() -> dict[str, int]:
+        aot = counters["aot_autograd"]
+        compiled = aot["autograd_cache_hit"] + aot["autograd_cache_miss"] + aot["autograd_cache_bypass"]
+        return {
+            "frames": counters["frames"]["total"],
+            "unique": counters["stats"]["unique_graphs"],
+            "aot": compiled,
+        }
+
+    before, files = graphs(), cache_files(cache)
+    anchors: list[int] = []
+    documents: list[int] = []
+    begun = time.monotonic()
+    for step in range(1, options.steps + 1):
+        batch = training.schedule.batch(step)
+        anchors += batch.anchor_valid.sum(1).tolist()
+        documents += (batch.documents.max(1).values + 1).tolist()
+        train.train_step(training, step)
+    return {
+        "warmed": warmed,
+        "graphs_before": before,
+        "graphs_after": graphs(),
+        "grew": growth(files, cache_files(cache)),
+        "anchors_of_a_row": [min(anchors), max(anchors)],
+        "documents_of_a_row": [min(documents), max(documents)],
+        "steps": options.steps,
+        "train_s": round(time.monotonic() - begun, 1),
+    }
+
+
+def run_rank(options: argparse.Namespace) -> dict[str, Any]:
+    """One of several ranks of one cache."""
+    training = make_training(options.data, options.cpu)
+    import torch.distributed as dist
+
+    from dflash.compile.ranks import first_rank_first
+
+    dist.init_process_group("gloo", init_method=f"file://{options.rendezvous}", rank=options.rank, world_size=RANKS)
+    with first_rank_first(options.rank, dist.barrier):
+        warmed = warm(training)
+    dist.barrier()
+    dist.destroy_process_group()
+    return {"rank": options.rank, "warmed": warmed}
+
+
+def total(warmed: list[dict[str, Any]], what: str) -> float:
+    return round(sum(graph[what] for graph in warmed), 2)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--data", type=Path, default=ROOT / "examples" / "data" / "prepared")
+    parser.add_argument("--work", type=Path, help="directory for caches (default: a temporary one)")
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--child", choices=("alone", "rank"), help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(run_alone(options) if options.child == "alone" else run_rank(options)))
+        return 0
+    more = ["--data", options.data, "--steps", options.steps, *(["--cpu"] if options.cpu else [])]
+    with tempfile.TemporaryDirectory(dir=options.work) as made:
+        work = Path(made)
+        alone = child(__file__, "--child", "alone", *more, cache=work / "alone", limit=LIMIT)
+        say(f"alone: {json.dumps(alone)}")
+
+        def rank(number: int) -> dict[str, Any]:
+            arguments = ["--child", "rank", "--rank", number, "--rendezvous", work / "rendezvous", *more]
+            return child(__file__, *arguments, cache=work / "shared", limit=LIMIT)
+
+        with ThreadPoolExecutor(RANKS) as pool:
+            ranks = list(pool.map(rank, range(RANKS)))
+        say(f"ranks: {json.dumps(ranks)}")
+    report = {"schema": 1, "alone": alone, "ranks": ranks, **judge(alone, ranks)}
+    print(json.dumps(report))
+    return 0 if report["holds"] else 1
+
+
+def judge(alone: dict[str, Any], ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The claims."""
+    if any(result["ended"] != "ok" for result in (alone, *ranks)):
+        return {"holds": False}
+    misses = sum(total(rank["warmed"], "misses") for rank in ranks)
+    share = round(sum(total(rank["warmed"], "seconds") for rank in ranks) / total(alone["warmed"], "seconds"), 3)
+    claims = {
+        "every graph was warmed": alone["graphs_before"] == alone["graphs_after"],
+        "no new cache entry": alone["grew"]["files"] == 0,
+        "ranks miss no more than one process": misses <= total(alone["warmed"], "misses"),
+        "ranks 1 to 3 miss nothing": all(total(rank["warmed"], "misses") == 0 for rank in ranks[1:]),
+        "seconds of all ranks under 1.3 times": share < 1.3,
+    }
+    return {"claims": claims, "misses_of_ranks": misses, "seconds_share": share, "holds": all(claims.values())}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
