@@ -95,7 +95,14 @@ def first_line(error: BaseException) -> str:
 
 
 def run_child(with_policy: bool) -> dict[str, Any]:
-    """A fresh process; a crash and a hang are results too."""
+    """A fresh process, told on stderr when it ends; a crash and a hang are results too."""
+    result = watched(with_policy)
+    print(f"{'with' if with_policy else 'without'}: {json.dumps(result)}", file=sys.stderr, flush=True)
+    return result
+
+
+def watched(with_policy: bool) -> dict[str, Any]:
+    """Run and judge one process."""
     command = [sys.executable, __file__, "--child", "with" if with_policy else "without"]
     started = time.monotonic()
     try:

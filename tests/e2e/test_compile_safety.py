@@ -95,9 +95,3 @@ def test_a_state_that_cannot_be_repaired_stops_the_start_with_the_remedy(lab: La
     assert "CMP010 the stance is force_eager" in done.stderr
     assert 'torch.compiler.set_stance("default")' in done.stderr
     assert lab.json("stance", "run.json")["status"] == "failed"
-
-
-def test_flex_attention_that_would_be_eager_is_refused(lab: Lab) -> None:
-    more = ["--set", "drafter.attention=flex", "--set", "compile.enabled=false", "--set", "run.device=cuda"]
-    done = lab.train("eager-flex", *more, expect=2)
-    assert "Traceback" not in done.stderr

@@ -199,3 +199,15 @@ def test_the_optimizer_is_not_compiled() -> None:
     before = counters["frames"]["total"]
     optimizer.step(1e-3)
     assert counters["frames"]["total"] == before
+
+
+def test_flex_attention_is_refused_where_it_would_not_be_compiled() -> None:
+    from dflash.config import CompileConfig, Config, DataConfig
+    from dflash.train import attention_kind
+
+    config = Config(data=DataConfig(path="x"))
+    eager = config.model_copy(update={"compile": CompileConfig(enabled=False)})
+    assert attention_kind(config, torch.device("cuda")) == "flex"
+    assert attention_kind(eager, torch.device("cpu")) == "sdpa"
+    with pytest.raises(ConfigError, match=r"compile\.enabled = false with flex attention, which is dense"):
+        attention_kind(eager, torch.device("cuda"))
