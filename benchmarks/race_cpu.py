@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import faulthandler
 import json
 import subprocess
 import sys
@@ -21,17 +22,19 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-NEW_SHAPES = 6
+NEW_SHAPES = 4
 WARM_THREADS = 2
 LIMIT = 240  # seconds of a process
 
 
 def child(with_policy: bool) -> dict[str, Any]:
-    """One process: what its threads met."""
+    """One process: what its threads met; where they hang, their stacks."""
+    faulthandler.dump_traceback_later(LIMIT - 30, exit=True)
     import torch
     import torch._dynamo
 
     from dflash.compile import policy
+    from dflash.compile.accumulators import hold_accumulators
 
     if with_policy:
         policy.apply()
@@ -39,6 +42,8 @@ def child(with_policy: bool) -> dict[str, Any]:
         torch._dynamo.config.recompile_limit = 64  # not the fault that is shown here
 
     module = torch.nn.Linear(8, 8)
+    # All threads train the same parameters, which is another way to hang (see compile/accumulators.py).
+    held = hold_accumulators(module.parameters()) if with_policy else ()
 
     def step(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.gelu(module(x)).square().sum()
@@ -86,6 +91,7 @@ def child(with_policy: bool) -> dict[str, Any]:
     stop.set()
     for thread in threads:
         thread.join()
+    del held
     return dict(counts)
 
 
@@ -113,6 +119,8 @@ def watched(with_policy: bool) -> dict[str, Any]:
         return {"failed": True, "why": f"hung for {LIMIT} s", "seconds": LIMIT}
     seconds = round(time.monotonic() - started, 1)
     if done.returncode:
+        if "Timeout (" in done.stderr:
+            return {"failed": True, "why": "hung", "stacks": done.stderr[-6000:], "seconds": seconds}
         last = done.stderr.strip().splitlines()[-1:] or [""]
         return {"failed": True, "why": f"exit {done.returncode} {last[0]}"[:160], "seconds": seconds}
     counts: dict[str, int] = json.loads(done.stdout.splitlines()[-1])

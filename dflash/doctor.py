@@ -31,7 +31,7 @@ def examine(project: Path | None = None, profile: str = "auto") -> Report:
     """
     host = look_at_host()
     report = check_project(project, profile).plus(run_checks(CHECKS, host), {"DFL": "Machine"})
-    report = report.plus(run_checks(COMPILE_CHECKS, look_at_machine()), COMPILE_FAMILIES)
+    report = report.plus(run_checks(COMPILE_CHECKS, look_at_machine(devices=host.gpus)), COMPILE_FAMILIES)
     told = [f"GPU {g.index} {g.name} (capability {g.capability}, {g.sm_count} SMs)" for g in host.gpus]
     return dataclasses.replace(report, judged=", ".join([report.judged, *told]))
 

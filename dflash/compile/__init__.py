@@ -14,6 +14,7 @@ Any torch program can use it; nothing below needs the rest of dflash. In this or
         step(...).backward()                        # every shape once, in one thread
     policy.forbid_recompiles()                      # an unseen shape is an error now
 
+Threads that train the same parameters also keep ``accumulators.hold_accumulators(parameters)``.
 ``warmup.warm_up`` does the last three lines with seconds, hits and misses for each graph; ``ranks`` lets processes take
 turns; ``kernels.choose`` finds kernel options that fit a small GPU. This module imports no torch.
 """

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dflash.compile.dense import tripwire_installed
 from dflash.compile.policy import Policy
+from envguard.errors import ProbeError
 
 PATIENCE = 10.0  # seconds that a try may wait for its other thread
 
@@ -50,7 +51,11 @@ class Behaviour:
 
 
 def try_out(policy: Policy) -> Behaviour:
-    """Run every try; raises nothing that a try meets."""
+    """Run every try; what a try meets is a fact.
+
+    Raises:
+        ProbeError: another thread gives no answer.
+    """
     compile_problem, seen = _compile_and_look()
     if compile_problem is not None:  # the other tries would only repeat it
         return Behaviour(compile_problem=compile_problem, flex_problem=None, hazards=())
@@ -68,7 +73,11 @@ def try_out(policy: Policy) -> Behaviour:
 
 
 def in_thread(function: Callable[[], Any]) -> Any:
-    """The result of ``function`` in a new thread; its exception is raised here."""
+    """The result of ``function`` in a new thread; its exception is raised here.
+
+    Raises:
+        ProbeError: no result within ``PATIENCE``.
+    """
     box: list[Any] = []
 
     def run() -> None:
@@ -81,7 +90,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(PATIENCE)
     if not box:
-        return "no answer"
+        raise ProbeError(f"preflight: another thread gave no answer for {PATIENCE:g} s; restart the process")
     good, value = box[0]
     if not good:
         raise value

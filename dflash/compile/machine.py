@@ -8,14 +8,14 @@ doctor's own (DFL001 to DFL003).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 from envguard.errors import ProbeError
 from envguard.findings import Check, Problem, Skip
-from envguard.probes.gpu import gpus
+from envguard.probes.gpu import Gpu, gpus
 
 SWITCHES: dict[str, str] = {
     "TORCHDYNAMO_DISABLE": "torch.compile does nothing: every step is eager, and flex attention dense",
@@ -44,8 +44,8 @@ class MachineState:
     """Of the GPUs; () on a machine without, or where the driver does not answer (DFL006)."""
 
 
-def look_at_machine(environ: Mapping[str, str] = os.environ) -> MachineState:
-    """Gather the facts."""
+def look_at_machine(environ: Mapping[str, str] = os.environ, devices: Sequence[Gpu] | None = None) -> MachineState:
+    """Gather the facts; where ``devices`` are not given the driver is asked (which initialises CUDA)."""
     spec = PathFinder.find_spec("triton")
     triton = Path(spec.origin).parent if spec and spec.origin else None
     found = list((triton / "backends/nvidia/bin").glob("ptxas*")) if triton else []
@@ -58,7 +58,7 @@ def look_at_machine(environ: Mapping[str, str] = os.environ) -> MachineState:
         switches=tuple((name, environ[name]) for name in SWITCHES if _is_on(name, environ.get(name, ""))),
         triton=triton,
         assemblers=tuple(sorted(assemblers)),
-        capabilities=_capabilities(),
+        capabilities=_capabilities(_list_gpus() if devices is None else devices),
     )
 
 
@@ -66,12 +66,15 @@ def _is_on(name: str, value: str) -> bool:
     return value not in (("", "1") if name == "PYTORCH_JIT" else ("", "0"))
 
 
-def _capabilities() -> tuple[tuple[int, int], ...]:
+def _list_gpus() -> Sequence[Gpu]:
     try:
-        listed = gpus()
-    except ProbeError:
+        return gpus()
+    except ProbeError:  # doctor's DFL006 tells it
         return ()
-    return tuple((int(major), int(minor)) for major, minor in (gpu.capability.split(".") for gpu in listed))
+
+
+def _capabilities(devices: Sequence[Gpu]) -> tuple[tuple[int, int], ...]:
+    return tuple((int(major), int(minor)) for major, minor in (gpu.capability.split(".") for gpu in devices))
 
 
 def _switches(machine: MachineState) -> Iterable[Problem]:
