@@ -80,7 +80,6 @@ def run_alone(options: argparse.Namespace) -> dict[str, Any]:
         aot = counters["aot_autograd"]
         compiled = aot["autograd_cache_hit"] + aot["autograd_cache_miss"] + aot["autograd_cache_bypass"]
         return {
-            "frames": counters["frames"]["total"],
             "unique": counters["stats"]["unique_graphs"],
             "aot": compiled,
         }

@@ -74,7 +74,7 @@ def try_flex(device: torch.device, tokens: int = TOKENS) -> FlexOnDevice:
     reference = scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.autograd.backward(reference.sum())
     pairs = [(out, reference), *((leaf.grad, slow.grad) for leaf, slow in zip(leaves, exact, strict=True))]
-    frames = counters["frames"]["total"]
+    frames = counters["stats"]["unique_graphs"]
     leaves = tensors()
     attempt(chosen.choice)
     return FlexOnDevice(
@@ -82,7 +82,7 @@ def try_flex(device: torch.device, tokens: int = TOKENS) -> FlexOnDevice:
         relative_error=max(relative_error(a, b) for a, b in pairs),
         peak_bytes=peak,
         dense_bytes=HEADS * tokens * tokens * 2,
-        new_graphs=counters["frames"]["total"] - frames,
+        new_graphs=counters["stats"]["unique_graphs"] - frames,
         kernel=chosen.choice.name,
     )
 

@@ -176,14 +176,15 @@ def test_two_hundred_steps_of_other_data_compile_nothing() -> None:
 
     run([24, 24], seed=0)
     policy.forbid_recompiles()
-    frames, graphs = counters["frames"]["total"], counters["stats"]["unique_graphs"]
+    graphs = counters["stats"]["unique_graphs"]
+    assert graphs > 0
     counts = set()
     for number in range(200):
         cuts = sorted(torch.randint(4, 44, (number % 5,), generator=generator).tolist())
         lengths = [after - before for before, after in pairwise([0, *cuts, 45 + number % 4]) if after - before >= 4]
         counts.add(run(lengths, seed=number))
     assert len(counts) >= 3  # the data did vary
-    assert (counters["frames"]["total"], counters["stats"]["unique_graphs"]) == (frames, graphs)
+    assert counters["stats"]["unique_graphs"] == graphs
     with pytest.raises(RecompileError, match="size mismatch"):  # and another budget would have been noticed
         run([24, 24], seed=0, tokens=52)
 
@@ -196,9 +197,9 @@ def test_the_optimizer_is_not_compiled() -> None:
     linear = nn.Linear(2, 2)
     optimizer = MasterAdamW(linear.named_parameters(), OptimConfig())
     linear(torch.ones(1, 2)).sum().backward()
-    before = counters["frames"]["total"]
+    before = counters["stats"]["unique_graphs"]
     optimizer.step(1e-3)
-    assert counters["frames"]["total"] == before
+    assert counters["stats"]["unique_graphs"] == before
 
 
 def test_flex_attention_is_refused_where_it_would_not_be_compiled() -> None:
