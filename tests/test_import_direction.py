@@ -59,7 +59,6 @@ def test_imports_point_one_way(path: Path) -> None:
         "dflash.cli.entry",
         "dflash.cli.app",
         "dflash.doctor",
-        "dflash.launch",
     ],
 )
 def test_a_command_line_loads_nothing_heavy(module: str) -> None:
