@@ -129,7 +129,10 @@ def race(options: argparse.Namespace, work: Path, more: list[str]) -> dict[str, 
         )
     hangs = [result for result in bare if result["ended"] == "hung"]
     right = sum(map(is_right, fine))
-    warm_holds = all(each["right"] and each["misses"] == 0 and each["grew"]["files"] == 0 for each in warm)
+    warm_holds = all(
+        each["right"] and each["hits"] >= options.threads and each["misses"] == 0 and each["grew"]["files"] == 0
+        for each in warm
+    )
     return {
         "schema": 1,
         "threads": options.threads,
