@@ -4,7 +4,8 @@ In: leaves that require gradients. Out: something to keep. While AOTAutograd tra
 autograd's anomaly mode on for the whole process (torch 2.11 to 2.15), in which a new autograd node records a Python
 stack. A leaf's accumulator is made under the leaf's mutex when a forward first needs it, and dies with the graph: a
 thread that makes one waits for the interpreter's lock under the mutex, while a thread that has the lock waits for the
-mutex (inferred from the stacks). An accumulator that is alive is not made again. Threads with parameters of their own need none of this.
+mutex (inferred from the stacks). An accumulator that is alive is not made again, and threads with parameters of their
+own need none of this.
 """
 
 from __future__ import annotations
