@@ -92,7 +92,10 @@ def build_parser() -> argparse.ArgumentParser:
     init.add_arguments(starting)
     for command in (judge, doctor, freeze):
         command.add_argument(
-            "--python", type=Path, metavar="PATH", help="judge this interpreter or venv (default: own)"
+            "--python",
+            type=Path,
+            metavar="PATH",
+            help="judge this interpreter or venv (default: own; of a tool, the project's)",
         )
     for command in (judge, doctor, explain, listing, freeze, difference, syncing, starting):
         command.add_argument("--json", action="store_true", help="JSON on stdout")

@@ -21,6 +21,7 @@ from envguard.inspection import Inspection
 from envguard.lockcache import load_expected
 from envguard.observe import Observation, look_closer, observe
 from envguard.policy import DEFAULT_WATCHED, Policy, load_policy
+from envguard.probes.interpreter import default_python
 from envguard.probes.programs import is_command
 from envguard.project import find_project
 from envguard.registry import FAMILIES, choose_checks
@@ -109,7 +110,7 @@ def inspect(
     home = find_project(project)
     today = datetime.datetime.now(datetime.UTC).date()
     policy = load_policy(home.policy, today)
-    observation = observe(python, watched=policy.watched)
+    observation = observe(python or default_python(home.venv), watched=policy.watched)
     chosen = policy.profile(profile, has_driver=observation.driver is not None)
     lock = home.root / chosen.lock
     expected: Expected | None = None
@@ -123,7 +124,8 @@ def inspect(
         from envguard.probes.uv_lock import ask_uv
 
         uv = find_uv(observation.interpreter.prefix)
-        answer = ask_uv(lock.parent, uv) if expected is not None else None  # uv works while we read
+        site_packages = observation.interpreter.site_packages
+        answer = ask_uv(lock.parent, uv, site_packages) if expected is not None else None  # uv works while we read
         observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
         lock_check = answer() if answer else None
     return Inspection(
@@ -183,6 +185,8 @@ def freeze(python: Path | None = None, project: Path | None = None) -> dict[str,
         ProbeError: the environment cannot be listed, a file of the code cannot be read, or the driver refuses.
     """
     policy = _policy_around(project)
+    if python is None and policy is not None:
+        python = default_python(find_project(policy.path.parent).venv)
     seen = look_closer(observe(python, with_gpus=True), watched=policy.watched if policy else DEFAULT_WATCHED)
     if policy is None or not policy.source:
         return freeze_document(seen)

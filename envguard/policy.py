@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
 from envguard.errors import PolicyError
-from envguard.pkg import specifier_set
+from envguard.pkg import canonical, specifier_set, version
 from envguard.policyfile import Document, Place, describe, read_document
 from envguard.strict import StrictTable, Trouble
 from envguard.tomllines import Key
@@ -212,6 +212,8 @@ def _read_profile(name: str, table: StrictTable) -> Profile:
         if text and specifier_set(text) is None:
             table.problem(key, f"got {text!r}, allowed is a version specifier such as '>=3.11,<3.14'")
     pins = table.table("packages")
+    packages = tuple((package, pins.required(package)) for package in sorted(pins.names()))
+    _check_pins(pins, packages)
     variables = table.table("env")
     required = variables.table("require")
     profile = Profile(
@@ -221,7 +223,7 @@ def _read_profile(name: str, table: StrictTable) -> Profile:
         unlocked=table.string("unlocked"),
         torch=tuple(_read_torch(each) for each in table.tables("torch")),
         driver=driver,
-        packages=tuple((package, pins.required(package)) for package in sorted(pins.names())),
+        packages=packages,
         deny_variables=variables.strings("deny"),
         allow_variables=variables.strings("allow"),
         require_variables=tuple((variable, required.required(variable)) for variable in sorted(required.names())),
@@ -230,6 +232,15 @@ def _read_profile(name: str, table: StrictTable) -> Profile:
     variables.close()
     table.close()
     return profile
+
+
+def _check_pins(table: StrictTable, packages: Sequence[tuple[str, str]]) -> None:
+    first: dict[str, str] = {}
+    for package, pin in packages:
+        if pin and version(pin) is None:
+            table.problem(package, f"got {pin!r}, allowed is one version such as '5.6.0'")
+        if (other := first.setdefault(canonical(package), package)) != package:
+            table.problem(package, f"is the same distribution as {other}: give one of the two")
 
 
 def _read_torch(table: StrictTable) -> TorchRule:

@@ -7,6 +7,7 @@ and ``schema`` and no others: what the rest means is ``policy.py``'s business.
 
 from __future__ import annotations
 
+import codecs
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from envguard.errors import PolicyError
+from envguard.probes.files import read_head
 from envguard.strict import Trouble
 from envguard.tomllines import Key, dotted, locate
 
 SCHEMA = 1
+MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,9 +65,13 @@ def _read(path: Path, chain: tuple[Path, ...]) -> Document:
     told = " -> ".join(str(each) for each in (*chain, path))
     via = f" (extended along {told})" if chain else ""
     try:
-        content = path.read_bytes()
+        content = read_head(path, MAX_BYTES + 1)
     except OSError as error:
         raise PolicyError(f"{path} cannot be read: {error.strerror}{via}") from error
+    if len(content) > MAX_BYTES:
+        raise PolicyError(f"{path} is larger than {MAX_BYTES} bytes, so it is no policy{via}")
+    if content.startswith(codecs.BOM_UTF8):
+        raise PolicyError(f"{path} begins with a byte order mark, which TOML forbids: save it without one{via}")
     if path.resolve() in [each.resolve() for each in chain]:
         raise PolicyError(f"{chain[-1]}: extends makes a circle: {told}")
     try:

@@ -72,7 +72,7 @@ def find_check(check_id: str) -> Check[Inspection]:
     for check in CHECKS:
         if check.id == check_id.upper():
             return check
-    raise UsageError(f"no check is called {check_id!r}; nearest: {_nearest(check_id)}; all of them: envguard list")
+    raise UsageError(f"no check is called {check_id!r}; {_nearest(check_id)}all of them: envguard list")
 
 
 def choose_checks(tier: Tier, select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check[Inspection], ...]:
@@ -87,7 +87,7 @@ def choose_checks(tier: Tier, select: Sequence[str] = (), ignore: Sequence[str] 
     for name in (*select, *ignore):
         fitting = [check for check in CHECKS if _fits(check, name)]
         if not name or not fitting:
-            known = f"nearest: {_nearest(name)}; families: {', '.join(FAMILIES)}"
+            known = f"{_nearest(name)}families: {', '.join(FAMILIES)}"
             raise UsageError(f"no check or family is called {name!r}; {known}; all of them: envguard list")
         if name in select and not any(check in chosen for check in fitting):
             raise UsageError(f"--select {name}: the {tier} tier does not run it; {_WAY[fitting[0].tier]}")
@@ -109,6 +109,8 @@ def _fits(check: Check[Inspection], name: str) -> bool:
 
 
 def _nearest(name: str) -> str:
+    """A hint in words; "" where nothing is near."""
     import difflib
 
-    return difflib.get_close_matches(name.upper(), [check.id for check in CHECKS], n=1, cutoff=0.0)[0]
+    near = difflib.get_close_matches(name.upper(), [check.id for check in CHECKS], n=1, cutoff=0.6)
+    return f"nearest: {near[0]}; " if near else ""

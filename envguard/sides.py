@@ -8,6 +8,7 @@ know. Markers of a lock are evaluated for one given interpreter. It compares not
 from __future__ import annotations
 
 import importlib
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -77,6 +78,8 @@ def find_source(path: Path) -> tuple[Kind, Path]:
         return "pylock.toml", path
     if path.suffix == ".lock":
         return "uv.lock", path
+    if not os.access(path, os.X_OK):
+        raise UsageError(f"{path}: neither a file that can be compared nor an interpreter; name {ALLOWED}")
     return "environment", path
 
 

@@ -66,14 +66,14 @@ def find_interpreter(python: Path | None = None) -> Interpreter:
     """Describe the running interpreter, or the one at ``python``.
 
     Raises:
-        UsageError: ``python`` is neither an interpreter nor a virtual environment.
-        ProbeError: its ``pyvenv.cfg`` is damaged, or it does not answer.
+        UsageError: ``python`` is neither an interpreter nor a virtual environment, or does not answer as one.
+        ProbeError: its ``pyvenv.cfg`` is damaged.
     """
     if python is None:
         return _running()
     path = Path(os.path.abspath(python))  # never resolved: the link in a venv's bin leads out of it
     if path.is_dir():
-        path = path / "bin" / "python"
+        path = path / "python" if (path / "python").is_file() else path / "bin" / "python"
     if not path.is_file() or not os.access(path, os.X_OK):
         raise UsageError(f"--python {python}: {path} is no interpreter; name an executable or a virtual environment")
     prefix = path.parent.parent
@@ -84,6 +84,21 @@ def find_interpreter(python: Path | None = None) -> Interpreter:
     except OSError as error:
         raise ProbeError(f"{prefix / 'pyvenv.cfg'} cannot be read ({error.strerror}): recreate the venv") from error
     return _from_pyvenv(path, prefix, config)
+
+
+def default_python(venv: Path) -> Path | None:
+    """The environment to judge where none is named: the project's, if this interpreter is that of a tool; else None.
+
+    uv and pipx leave a receipt in the environment of a tool; that one is never part of what it judges.
+
+    Raises:
+        UsageError: this is a tool, and the project has no environment.
+    """
+    receipts = ("uv-receipt.toml", "pipx_metadata.json")
+    is_tool = any(os.path.exists(os.path.join(sys.prefix, receipt)) for receipt in receipts)
+    if is_tool and not venv.is_dir():
+        raise UsageError(f"{venv} does not exist: run uv sync --locked, or name an environment with --python")
+    return venv if is_tool else None
 
 
 def parse_pyvenv(text: str) -> dict[str, str]:
@@ -163,7 +178,9 @@ def _ask(path: Path) -> Interpreter:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT, check=True)
         version, implementation, prefix, site_packages = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise ProbeError(f"{path} does not say which Python it is ({error}): name an interpreter") from error
+        raise UsageError(
+            f"{path} does not answer as a Python 3 does: name a Python 3 interpreter or a virtual environment"
+        ) from error
     return Interpreter(
         executable=path,
         prefix=Path(prefix),

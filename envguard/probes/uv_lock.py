@@ -26,7 +26,7 @@ class LockCheck:
     """Why it is not fresh or not known; "" where it is fresh."""
 
 
-def ask_uv(project: Path, uv: str | None) -> Callable[[], LockCheck]:
+def ask_uv(project: Path, uv: str | None, site_packages: Path) -> Callable[[], LockCheck]:
     """Start asking uv whether the lock in ``project`` is fresh; call what is returned for the answer.
 
     ``uv`` is the executable or None where there is none. uv works in a process of its own meanwhile.
@@ -34,6 +34,9 @@ def ask_uv(project: Path, uv: str | None) -> Callable[[], LockCheck]:
     if uv is None:
         unknown = "uv is not on PATH, so whether the lock is stale is unknown: install uv"
         return lambda: LockCheck(is_fresh=None, detail=unknown)
+    if waits := _irregular_startup(site_packages):
+        hangs = f"uv was not asked, since every Python of the environment reads {waits}, which is no regular file"
+        return lambda: LockCheck(is_fresh=None, detail=f"{hangs}: delete it")
     command = [uv, "lock", "--check", "--project", str(project), "--color", "never"]
     environment = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
     try:
@@ -49,6 +52,20 @@ def ask_uv(project: Path, uv: str | None) -> Callable[[], LockCheck]:
         refused = f"uv lock --check cannot run: {error}"
         return lambda: LockCheck(is_fresh=None, detail=refused)
     return lambda: _collect(process)
+
+
+def _irregular_startup(site_packages: Path) -> str | None:
+    """A ``.pth`` that is a pipe or a device: uv starts the environment's Python, which would wait for it for ever."""
+    try:
+        with os.scandir(site_packages) as entries:
+            found = (entry.path for entry in entries if entry.name.endswith(".pth") and _is_special(entry))
+            return next(found, None)
+    except OSError:
+        return None  # the observation tells what is wrong with the directory
+
+
+def _is_special(entry: os.DirEntry[str]) -> bool:
+    return os.path.exists(entry.path) and not entry.is_file() and not entry.is_dir()
 
 
 def _collect(process: subprocess.Popen[str]) -> LockCheck:

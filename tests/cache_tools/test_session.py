@@ -29,6 +29,13 @@ from . import helpers
 from .conftest import Made, RunTorch
 
 
+@pytest.fixture(autouse=True)
+def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process may have imported torch for other tests, and ``restored`` asks for that."""
+    for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
 @pytest.mark.slow
 def test_first_start_keeps_second_hits_elsewhere_and_only_what_was_used_is_kept(
     run_torch: RunTorch, store: Store, tmp_path: Path

@@ -162,6 +162,7 @@ def test_a_drifted_environment_is_refused_unless_a_reason_is_given(lab: Lab, fir
     shutil.copy(ROOT / "uv.lock", project)
     policy = (ROOT / "envguard.toml").read_text().replace('"sglang*"', '"numpy", "sglang*"')
     (project / "envguard.toml").write_text(policy)
+    (project / "dflash").mkdir()  # the policy names it as its source
     config = lab.config("drifted", steps=1)
     arguments = ["train", config, "--set", f"run.dir={lab.path / 'drifted'}"]
     refused = subprocess_run(lab, project, arguments)

@@ -195,7 +195,7 @@ def test_each_tier_runs_what_it_includes(clean: Scratch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--select", "XYZ"), "no check or family is called 'XYZ'; nearest: "),
+        (("--select", "XYZ"), "no check or family is called 'XYZ'; families: ENV, "),
         (("--ignore", "PKG999"), "no check or family is called 'PKG999'; nearest: PKG0"),
         (("--select", ""), "no check or family is called ''"),
         (("--fast", "--select", "LCK001"), "--select LCK001: the fast tier does not run it; use envguard check"),

@@ -184,7 +184,7 @@ def test_markers_of_a_pylock_are_those_of_the_environment_beside_it(scratch: Scr
         ("uv.lock", "version = 2\n", "this envguard reads 1"),
         ("pylock.toml", "lock-version = '1.0'\n", "is no pylock.toml of PEP 751"),
         ("pylock.toml", "lock-version =", "is no valid TOML"),
-        ("notes.txt", "hello", "is no interpreter"),
+        ("notes.txt", "hello", "neither a file that can be compared nor an interpreter"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_and_exit_2(

@@ -335,3 +335,12 @@ def test_another_environment_made_from_a_polluted_cache_is_recognised(linked: Sc
 )
 def test_changed_lines(before: str, after: str, lines: str | None) -> None:
     assert changed_lines(before.encode(), after.encode()) == lines
+
+
+def test_a_startup_file_that_python_would_wait_for_is_named_and_nothing_waits(scratch: Scratch) -> None:
+    os.mkfifo(scratch.site_packages / "fifo.pth")
+    report = judge(scratch)
+    assert ("INT006", "fifo.pth", "fail") in named(report)
+    (unasked,) = [finding for finding in report.findings if finding.id == "LCK001"]
+    assert unasked.status == "error"
+    assert "fifo.pth, which is no regular file" in unasked.message

@@ -17,7 +17,7 @@ from envguard.envjson import freeze_document
 from envguard.errors import ProbeError, UsageError
 from envguard.observe import observe
 from envguard.probes import gpu
-from envguard.probes.interpreter import find_interpreter
+from envguard.probes.interpreter import default_python, find_interpreter
 from envguard.probes.torch_build import TorchBuild, parse_version_file, read_torch_build
 from tests.envguard.scratch import GIT_VERSION, Scratch, torch_version_file
 
@@ -100,7 +100,7 @@ def test_what_is_no_interpreter_is_a_usage_error(tmp_path: Path) -> None:
     liar = tmp_path / "python"
     liar.write_text("#!/bin/sh\necho hello\n")
     liar.chmod(0o755)
-    with pytest.raises(ProbeError, match="does not say which Python it is"):
+    with pytest.raises(UsageError, match="does not answer as a Python 3 does"):
         find_interpreter(liar)
 
 
@@ -140,3 +140,18 @@ def test_nothing_imports_torch() -> None:
     code = "import sys, envguard; envguard.check_project(); envguard.freeze(); sys.exit('torch' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, env=dict(os.environ), check=False).returncode == 0
+
+
+@pytest.mark.parametrize("receipt", ["uv-receipt.toml", "pipx_metadata.json"])
+def test_a_tool_judges_the_environment_of_the_project(
+    receipt: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool, venv = tmp_path / "tool", tmp_path / ".venv"
+    tool.mkdir()
+    monkeypatch.setattr("envguard.probes.interpreter.sys.prefix", str(tool))
+    assert default_python(venv) is None, "an environment of its own, that of no tool"
+    (tool / receipt).touch()
+    with pytest.raises(UsageError, match="does not exist: run uv sync --locked, or name an environment"):
+        default_python(venv)
+    venv.mkdir()
+    assert default_python(venv) == venv

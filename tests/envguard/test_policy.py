@@ -333,3 +333,30 @@ def test_this_project_has_a_valid_policy() -> None:
     assert policy.unexpected == "fail"
     assert policy.profile("auto", has_driver=True).name == "cu130"
     assert policy.profile("auto", has_driver=False).name == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("pins", "problem"),
+    [
+        ("six = 'banana'", "got 'banana', allowed is one version"),
+        ("six = '==1.17.0'", "got '==1.17.0', allowed is one version"),
+        ("six = '1'\nSix = '1'", "is the same distribution as Six"),
+    ],
+)
+def test_a_pin_is_one_version_of_one_distribution(tmp_path: Path, pins: str, problem: str) -> None:
+    (found,) = problems(tmp_path, f"{GOOD}[profiles.b.packages]\n{pins}\n")
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('schema = 1\nextends = "/dev/zero"\n', "/dev/zero cannot be read: no regular file"),
+        ("\ufeff" + GOOD, "begins with a byte order mark"),
+        ("#" * (1 << 20) + "\n" + GOOD, "is larger than 1048576 bytes"),
+    ],
+    ids=["device", "byte order mark", "huge"],
+)
+def test_what_is_no_policy_file_is_refused_at_once(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(PolicyError, match=re.escape(problem)):
+        load_policy(write(tmp_path, text))
