@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,13 +122,18 @@ def inspect(
         lock_problem = str(error)
     lock_check: LockCheck | None = None
     if tier != "fast":
+        from envguard.beside import beside
         from envguard.probes.uv_lock import ask_uv
 
         uv = find_uv(observation.interpreter.prefix)
         site_packages = observation.interpreter.site_packages
-        answer = ask_uv(lock.parent, uv, site_packages) if expected is not None else None  # uv works while we read
+        # uv, git and the loader's cache answer while we read.
+        answer = ask_uv(lock.parent, uv, site_packages) if expected is not None else None
+        around = beside(partial(look_around, policy, chosen, observation, tier))
         observation = look_closer(observation, watched=policy.watched, everything=tier == "deep", progress=progress)
         lock_check = answer() if answer else None
+    else:
+        around = partial(look_around, policy, chosen, observation, tier)
     return Inspection(
         observation=observation,
         policy=policy,
@@ -141,7 +147,7 @@ def inspect(
         lock_check=lock_check,
         base=None if base is None else _read_base(base, home.policy, lock),
         today=today,
-        around=look_around(policy, chosen, observation, tier),
+        around=around(),
     )
 
 

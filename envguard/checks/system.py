@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from envguard.findings import Check, Problem, Skip
 from envguard.inspection import Inspection
-from envguard.probes.libraries import Exposed
+
+if TYPE_CHECKING:
+    from envguard.probes.libraries import Exposed
 
 
 def _no_cuda(case: Inspection) -> Skip | None:

@@ -96,7 +96,8 @@ def read_contents(
             if (other := claims.setdefault(path, (name, row)))[1] is not row:
                 shared.setdefault(path, [other]).append((name, row))
             status = tree.files.get(path) or _status(site_packages, path)
-            kind = _judge(row, status)
+            is_whole = type(status) is os.stat_result and status.st_size == row.size and stat.S_ISREG(status.st_mode)
+            kind = None if is_whole else _judge(row, status)
             if kind is not None:
                 changed.append(ChangedFile(distribution=name, path=path, kind=kind, hash=row.hash))
             elif (

@@ -136,13 +136,13 @@ def _list(path: str) -> frozenset[str]:
 
 def _read_headers(path: str, problems: list[str]) -> tuple[dict[str, str], tuple[str, ...]]:
     try:
-        head = read_head(path, MAX_HEADER_BYTES).decode(errors="replace")
+        head = read_head(path, MAX_HEADER_BYTES).partition(b"\n\n")[0].decode(errors="replace")
     except OSError as error:
         problems.append(f"{os.path.basename(path)} cannot be read ({error.strerror})")
         return {}, ()
     headers: dict[str, str] = {}
     requires: list[str] = []
-    for line in head.partition("\n\n")[0].splitlines():
+    for line in head.splitlines():
         if not line.strip():
             break  # the description follows
         key, colon, value = line.partition(":")
