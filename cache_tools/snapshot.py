@@ -22,7 +22,7 @@ from cache_tools.fingerprint import Fingerprint
 from cache_tools.intake import Progress, remember, take
 from cache_tools.manifest import TEXT, Manifest, differs_only_in_origin
 from cache_tools.scan import scan
-from cache_tools.store import Store, check_name
+from cache_tools.store import Store
 from cache_tools.trust import record_own
 from envguard.errors import UsageError
 
@@ -69,7 +69,7 @@ def snapshot(
         CorruptError: ``name`` exists and is damaged.
         StorageError: the store cannot be written; no snapshot is visible then.
     """
-    check_name(name)
+    store.check_new_name(name)
     if compile_id is not None and not TEXT.fullmatch(compile_id):
         raise UsageError(f"compile id {compile_id!r:.80} must be 1 to 256 printable ASCII characters")
     found = scan(cache_dir)

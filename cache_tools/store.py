@@ -208,9 +208,11 @@ class Store:
         """The id that ``name`` stands for.
 
         Raises:
-            CorruptError: the file is not one id and a newline, or names a snapshot that is not there.
+            CorruptError: the file is named like an id, is not one id and a newline, or names what is not there.
         """
         path = self.ref_path(name)
+        if ID.fullmatch(name):
+            raise CorruptError(f"{path} is named like a snapshot id, and an id is no name: delete it")
         data = read_plain(path, limit=65)
         if len(data) != 65 or not data.endswith(b"\n") or not ID.fullmatch(data[:-1].decode("ascii", "replace")):
             raise CorruptError(f"{path} does not hold a snapshot id: delete it and name the snapshot again")
@@ -231,20 +233,35 @@ class Store:
     def resolve(self, name_or_id: str) -> str:
         """The id that a name, an id or a unique beginning of one (4 digits or more) stands for.
 
+        A whole id stands for itself, whatever the names: they are not signed.
+
         Raises:
             UsageError: nothing or more than one thing is meant; the message lists what there is.
             CorruptError: the name's file is damaged.
         """
-        if NAME.fullmatch(name_or_id) and self.ref_path(name_or_id).exists():
+        if NAME.fullmatch(name_or_id) and not ID.fullmatch(name_or_id) and self.ref_path(name_or_id).exists():
             with contextlib.suppress(FileNotFoundError):  # pruned in this very moment
                 return self.read_ref(name_or_id)
-        matching = [id_ for id_ in self.ids() if _PREFIX.fullmatch(name_or_id) and id_.startswith(name_or_id)]
+        matching = self._beginning_with(name_or_id)
         if len(matching) == 1:
             return matching[0]
         if matching:
             raise UsageError(f"{name_or_id} begins {len(matching)} snapshot ids: give more digits")
         known = ", ".join(self.names()) or "none yet; make one with: dflash cache snapshot --name NAME"
         raise UsageError(f"{self.root} has no snapshot {name_or_id!r}; names: {known}")
+
+    def check_new_name(self, name: str) -> None:
+        """Refuse a name that would be taken for the beginning of an id.
+
+        Raises:
+            UsageError: it begins the id of a snapshot, or may name none at all.
+        """
+        if begun := self._beginning_with(check_name(name)):
+            raise UsageError(f"{name!r} begins the id of snapshot {begun[0]}: give a name that cannot be taken for it")
+
+    def _beginning_with(self, text: str) -> list[str]:
+        """The ids that ``text`` begins, if it is long enough to."""
+        return [id_ for id_ in self.ids() if id_.startswith(text)] if _PREFIX.fullmatch(text) else []
 
 
 def check_name(name: str) -> str:

@@ -166,6 +166,28 @@ def test_names_ids_and_beginnings(filled: Store) -> None:
         filled.resolve("../refs/first")
 
 
+def test_an_id_is_never_a_name(filled: Store) -> None:
+    first, second = filled.resolve("first"), filled.resolve("second")
+    helpers.write(filled.root, f"refs/{first}", f"{second}\n".encode())
+    assert filled.resolve(first) == first
+    with pytest.raises(CorruptError, match="named like a snapshot id"):
+        filled.read_ref(first)
+    assert [problem.path for problem in verify_store(filled.root).problems] == [f"refs/{first}"]
+    assert [one.name for one in list_snapshots(filled) if one.problem] == [first]
+    helpers.write(filled.root, f"refs/{'ab' * 32}", f"{second}\n".encode())
+    with pytest.raises(UsageError, match="no snapshot"):
+        filled.resolve("ab" * 32)
+
+
+def test_a_name_that_begins_an_id_is_refused(filled: Store, tmp_path: Path) -> None:
+    id_ = filled.resolve("first")
+    for name in (id_[:4], id_[:63]):
+        with pytest.raises(UsageError, match=f"begins the id of snapshot {id_}"):
+            snapshot(filled, tmp_path / "cache", name=name, fingerprint=helpers.fingerprint())
+        assert filled.resolve(name) == id_
+    snapshot(filled, tmp_path / "cache", name=id_[:3], fingerprint=helpers.fingerprint())
+
+
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "../x", "a b", "-x", "x" * 129, "ab" * 32])
 def test_bad_names_are_refused(store: Store, name: str) -> None:
     with pytest.raises(UsageError, match="cannot name a snapshot"):
