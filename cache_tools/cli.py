@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cache_tools import cli_trust, cli_understand
-from cache_tools.options import CACHE_HELP, JsonOption, KeyOption, SecretsOption, StoreOption
+from cache_tools.options import CACHE_HELP, JsonOption, KeyOption, SecretsOption, StoreOption, given_path
 from envguard import cliutil
 from envguard.errors import CORRUPT, OK, UsageError
 
@@ -32,7 +32,7 @@ app = typer.Typer(
 @app.command("snapshot")
 def snapshot_command(
     name: Annotated[str, typer.Option("--name", help="What to call the snapshot.")],
-    cache_dir: Annotated[Path | None, typer.Argument(help=CACHE_HELP, show_default=False)] = None,
+    cache_dir: Annotated[Path | None, typer.Argument(parser=given_path, help=CACHE_HELP, show_default=False)] = None,
     sign: Annotated[bool, typer.Option("--sign", help="Sign it, so that others may restore it.")] = False,
     key: KeyOption = None,
     secrets: SecretsOption = None,
@@ -48,7 +48,9 @@ def snapshot_command(
 @app.command("restore")
 def restore_command(
     name: Annotated[str, typer.Argument(help="A snapshot's name, id, or the beginning of its id.", show_default=False)],
-    to: Annotated[Path | None, typer.Option("--to", help=CACHE_HELP)] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="<path>", parser=given_path, help=CACHE_HELP, show_default=False)
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Swap the whole directory.")] = False,
     merge: Annotated[
         bool, typer.Option("--merge", help="Add what is absent, repair what is broken, keep the rest (the default).")
@@ -105,7 +107,12 @@ def list_command(store: StoreOption = None, json: JsonOption = False) -> None:
 @app.command("verify")
 def verify_command(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these snapshots.")] = None,
-    live: Annotated[Path | None, typer.Option("--live", help="Check this cache directory, snapshotted or not.")] = None,
+    live: Annotated[
+        Path | None,
+        typer.Option(
+            "--live", metavar="<path>", parser=given_path, help="Check this cache directory, snapshotted or not."
+        ),
+    ] = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="With --live: move bad files aside, so that torch builds them again.")
     ] = False,
@@ -165,8 +172,8 @@ def prune_command(
 
     rules = prune.Rules(
         keep_last=keep_last,
-        keep_within=units.seconds(keep_within) if keep_within else None,
-        max_size=units.size(max_size) if max_size else None,
+        keep_within=units.seconds(keep_within) if keep_within is not None else None,
+        max_size=units.size(max_size) if max_size is not None else None,
         grace=units.seconds(grace),
     )
     vault = open_store(store or paths.default_store_dir())

@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cache_tools.options import JsonOption, StoreOption, given_path
 from envguard.errors import INCOMPATIBLE, OK, UsageError
 
 if TYPE_CHECKING:
     from cache_tools.store import Store
 
-StoreOption = Annotated[
-    Path | None,
-    typer.Option("--store", help="The store of snapshots.  [default: $DFLASH_CACHE_STORE, else the data directory]"),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Other libraries of torch and another autocast dtype are fatal too.")
 ]
 CacheOption = Annotated[
     Path | None,
-    typer.Option("--cache-dir", help="The cache directory.  [default: the one of the run, else torch's]"),
+    typer.Option(
+        "--cache-dir",
+        metavar="<path>",
+        parser=given_path,
+        help="The cache directory.  [default: the one of the run, else torch's]",
+    ),
 ]
 
 

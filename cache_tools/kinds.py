@@ -48,6 +48,7 @@ GRAPHS = frozenset({Kind.FXGRAPH, Kind.AOTAUTOGRAD})
 SELF_NAME = re.compile(r"[a-z2-7]{51}")
 """A checksum as torch writes it into a name."""
 
+_HASHED_FOLDER = re.compile(r"[a-z0-9]{2}|[a-z0-9]{51,64}")
 _TEMP = re.compile(r"\.\d+\.\d+\.tmp|tmp\..+|\.tmp-.*|.*\.tmp")
 _TOP = {
     "fxgraph": Kind.FXGRAPH,
@@ -86,6 +87,14 @@ def kind_of(path: str) -> Kind:
         return Kind.PGO if name.startswith("code_state_") else Kind.PRECOMPILE
     dot = name.rfind(".")
     return _SUFFIX.get(name[dot:], Kind.UNKNOWN) if len(folders) == 1 and dot > 0 else Kind.UNKNOWN
+
+
+def is_torchs(path: str) -> bool:
+    """Whether a file at ``path`` looks like one of a compile cache: sources are in folders named by a checksum."""
+    kind = kind_of(path)
+    if kind in (Kind.SOURCE, Kind.NATIVE):
+        return _HASHED_FOLDER.fullmatch(path.partition("/")[0]) is not None
+    return kind is not Kind.UNKNOWN
 
 
 def is_self_named(path: str, kind: Kind) -> bool:

@@ -7,9 +7,28 @@ from typing import Annotated, Literal
 
 import typer
 
+from envguard.errors import UsageError
+
+
+def given_path(text: str) -> Path:
+    """The path on a command line; an empty one, as an unset variable leaves it, would mean the current directory.
+
+    Raises:
+        UsageError: it is empty.
+    """
+    if not text:
+        raise UsageError("an empty path was given: is a variable unset? give a directory, or leave the option out")
+    return Path(text)
+
+
 StoreOption = Annotated[
     Path | None,
-    typer.Option("--store", help="The store of snapshots.  [default: $DFLASH_CACHE_STORE, else the data directory]"),
+    typer.Option(
+        "--store",
+        metavar="<path>",
+        parser=given_path,
+        help="The store of snapshots.  [default: $DFLASH_CACHE_STORE, else the data directory]",
+    ),
 ]
 SecretsOption = Annotated[
     Literal["fail", "warn"] | None,

@@ -15,13 +15,14 @@ from pathlib import Path
 
 from cache_tools.errors import CorruptError, storage_errors
 from cache_tools.fingerprint import Comparison, Fingerprint, compare
+from cache_tools.keyring import open_keyring
 from cache_tools.kinds import RESTORE_ORDER
 from cache_tools.live import content_problem, not_being_built
 from cache_tools.manifest import Manifest, ManifestEntry
 from cache_tools.observe import observe
 from cache_tools.relocate import is_group
 from cache_tools.store import Store
-from cache_tools.target import check_target
+from cache_tools.target import check_apart, check_replaceable, check_target
 from cache_tools.trust import Standing, Verdict, judge, refusal, require
 from envguard import atomic
 from envguard.errors import UsageError
@@ -74,6 +75,8 @@ class RestorePlan:
     comparison: Comparison
     whole: bool
     """The directory appears at once (it is absent, or is swapped)."""
+    removed: int
+    """Files that go with the directory that is swapped."""
     actions: tuple[tuple[Action, ManifestEntry], ...]
     """One for each entry of the manifest, in the order of writing."""
 
@@ -134,7 +137,8 @@ def plan_restore(
 
     Raises:
         UntrustedError: the snapshot is neither this user's own nor signed by a trusted key.
-        UsageError: no such snapshot, or a target that is unsafe, or exists although ``mode`` is ``absent``.
+        UsageError: no such snapshot, or a target that is unsafe, is mixed up with the store or the trust directory,
+            exists although ``mode`` is ``absent``, or holds what is not of a cache although it is ``replace``.
         CorruptError: the snapshot's name or manifest is damaged.
         CheckCrashed: this machine cannot be fingerprinted.
     """
@@ -143,6 +147,7 @@ def plan_restore(
     id_ = store.resolve(ref_or_id)
     content = store.read_manifest(id_)
     check_target(target)
+    check_apart(target, {"the store": store.root, "the trust directory": open_keyring().root})
     trusted = require(store, id_, content, allow_untrusted=allow_untrusted)
     if mode is Mode.ABSENT and target.exists():
         raise UsageError(f"{target} exists: remove it or choose merge or replace")
@@ -150,6 +155,7 @@ def plan_restore(
     whole = mode is Mode.REPLACE or not target.exists()
     ordered = sorted(content.entries, key=lambda entry: (RESTORE_ORDER[entry.kind], entry.path))
     with storage_errors(f"reading {target}"):
+        removed = check_replaceable(target) if mode is Mode.REPLACE else 0
         actions = tuple((Action.ADD if whole else _action(target, entry), entry) for entry in ordered)
     return RestorePlan(
         store=store,
@@ -160,6 +166,7 @@ def plan_restore(
         trust=trusted,
         comparison=comparison,
         whole=whole,
+        removed=removed,
         actions=actions,
     )
 

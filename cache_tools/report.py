@@ -40,9 +40,10 @@ def print_plan(plan: RestorePlan, *, status: str, json: bool) -> None:
     """What a dry run or a refused restore says."""
     counts = {action.value: plan.count(action) for action in Action}
     if json:
-        emit_json({"status": status, **plan_document(plan), "plan": counts})
+        emit_json({"status": status, **plan_document(plan), "plan": counts, "removed": plan.removed})
         return
     how = "the whole directory at once" if plan.whole else "file by file"
+    how += f", {plan.removed} files there go" if plan.removed else ""
     words = ", ".join(f"{count} to {word}" for word, count in counts.items() if count and word != Action.PRESENT)
     out(f"{plan.id[:SHORT]} -> {plan.target}, {how}: {words or 'nothing to do'}, {counts['present']} present")
 

@@ -24,7 +24,7 @@ from cache_tools.intake import BATCH, Progress, workers
 from cache_tools.manifest import ManifestEntry
 from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_restore
 from cache_tools.relocate import expand, is_group
-from cache_tools.target import check_target, exchange, make_parents, staging_directory, sweep_staging
+from cache_tools.target import check_replaceable, check_target, exchange, make_parents, staging_directory, sweep_staging
 from cache_tools.trust import Standing, require
 from envguard import fsops
 from envguard.errors import UsageError
@@ -155,6 +155,7 @@ def _content(plan: RestorePlan, entry: ManifestEntry) -> Iterator[bytes]:
 
 def _appear(plan: RestorePlan, staging: Path) -> Counter[Action]:
     if plan.target.exists() and plan.mode is Mode.REPLACE:
+        check_replaceable(plan.target)  # again: somebody may have put something there since it was planned
         exchange(staging, plan.target)  # the old directory is removed as the staging directory
     else:
         fsops.rename(staging, plan.target)

@@ -14,11 +14,13 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from cache_tools import lease
 from cache_tools.errors import READ_ONLY_ADVICE, StorageError
+from cache_tools.kinds import is_torchs
+from cache_tools.scan import walk
 from envguard import fsops
 from envguard.errors import UsageError
 
@@ -29,15 +31,46 @@ def check_target(target: Path) -> None:
     """Refuse ``target`` unless this user alone decides what is in it.
 
     Raises:
-        UsageError: it is a link or a file, or it or its parent belongs to or can be written by somebody else.
+        UsageError: it is the root, a link or a file, or it or its parent belongs to or can be written by somebody else.
         StorageError: it is on a read-only file system, where torch cannot use it either.
     """
+    if not target.name:
+        raise UsageError(f"{target} is the root of the file system: give a directory of its own with --to")
     if os.path.lexists(target):
         _check_directory(target, owners={os.geteuid()})
         if os.statvfs(target).f_flag & os.ST_RDONLY:  # also where nothing is missing: torch could not use it
             raise StorageError(f"{target} is on a read-only file system{READ_ONLY_ADVICE}")
     parent = next(folder for folder in target.parents if folder.exists())
     _check_directory(parent.resolve(), owners={os.geteuid(), 0})
+
+
+def check_apart(target: Path, others: Mapping[str, Path]) -> None:
+    """Refuse ``target`` if it is, contains, or lies in one of ``others`` (what it is → where it is).
+
+    Raises:
+        UsageError: it is, does, or lies in one.
+    """
+    here = Path(os.path.realpath(target))
+    for what, other in others.items():
+        there = Path(os.path.realpath(other))
+        if here == there or here in there.parents or there in here.parents:
+            relation = "is" if here == there else "contains" if here in there.parents else "lies in"
+            raise UsageError(f"{target} {relation} {what} {other}: give another place with --to")
+
+
+def check_replaceable(target: Path) -> int:
+    """How many files go when ``target``, which may be absent, is replaced.
+
+    Raises:
+        UsageError: it holds something that is not of a compile cache; the message names the first such file.
+    """
+    files = [path for path, _ in walk(target)] if target.exists() else []
+    if foreign := min((path for path in files if not is_torchs(path)), default=None):
+        raise UsageError(
+            f"{target} holds {foreign}, which is not of a compile cache, and --replace would delete it: "
+            "give another place with --to, or leave --replace out"
+        )
+    return len(files)
 
 
 def _check_directory(path: Path, owners: set[int]) -> None:

@@ -160,12 +160,21 @@ def test_prune_plans_then_removes_and_pins_hold(cli: Cli) -> None:
         (["snapshot"], "--name"),
         (["restore", "nope"], "names: run"),
         (["restore", "run", "--merge", "--replace"], "exclude each other"),
+        (["restore", "run", "--to", ""], "an empty path"),
+        (["restore", "run", "--to="], "an empty path"),
+        (["restore", "run", "--to", "/"], "root of the file system"),
+        (["snapshot", "--name", "x", ""], "an empty path"),
+        (["list", "--store", ""], "an empty path"),
+        (["show", "run", "--store", ""], "an empty path"),
+        (["stats", "--cache-dir", ""], "an empty path"),
         (["verify", "nope"], "names: run"),
         (["verify", "--repair"], "--repair needs --live"),
         (["verify", "--live", "/nowhere"], "/nowhere is not a directory"),
         (["list", "--store", "/nowhere"], "/nowhere is not a cache store"),
         (["prune", "--keep-within", "soon"], "is not a duration"),
         (["prune", "--max-size", "big"], "is not a size"),
+        (["prune", "--max-size", ""], "is not a size"),
+        (["prune", "--keep-within", ""], "is not a duration"),
         (["prune", "--keep-last", "-1"], "keep-last -1 is negative"),
         (["pin", "nope"], "names: run"),
         (["polish"], "polish"),
@@ -174,7 +183,19 @@ def test_prune_plans_then_removes_and_pins_hold(cli: Cli) -> None:
 def test_bad_usage_is_exit_2_and_one_line(ready: Cli, arguments: list[str], says: str) -> None:
     done = ready.run(*arguments, rc=2)
     assert says in done.stderr
-    assert done.stdout == ""
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+
+
+def test_a_replacement_says_how_much_goes_and_deletes_nothing_foreign(cli: Cli) -> None:
+    cli.run("snapshot", "--name", "run")
+    planned = cli.json("restore", "run", "--replace", "--dry-run")
+    assert planned["removed"] == len(helpers.tree(cli.cache)) == 7
+    assert "7 files there go" in cli.run("restore", "run", "--replace", "--dry-run").stdout
+    (cli.cache / "thesis.txt").write_text("years of work")
+    refused = cli.run("restore", "run", "--replace", rc=2).stderr
+    assert "holds thesis.txt" in refused
+    assert refused.count("\n") == 1
+    assert (cli.cache / "thesis.txt").exists()
 
 
 def test_no_store_yet_is_an_empty_list(cli: Cli) -> None:

@@ -87,6 +87,46 @@ def test_replace_swaps_the_directory(filled: Store, cache: Path) -> None:
     assert not [path for path in cache.parent.iterdir() if path.name.startswith(".tmp")]
 
 
+@pytest.mark.parametrize("foreign", ["thesis.txt", "notes/deep/a.bin", "src/main.py", "lib/libown.so", "data"])
+def test_replace_refuses_what_is_no_cache(filled: Store, cache: Path, tmp_path: Path, foreign: str) -> None:
+    if foreign == "data":
+        (cache / foreign).symlink_to(tmp_path)
+    else:
+        helpers.write(cache, foreign, b"years of work")
+    before = helpers.tree(cache)
+    with pytest.raises(UsageError, match=f"holds {foreign}, which is not of a compile cache"):
+        plan_restore(filled, "run", cache, mode="replace", here=HERE)
+    execute(plan_restore(filled, "run", cache, here=HERE))
+    assert helpers.tree(cache) == before
+
+
+def test_replace_looks_again_before_it_swaps(filled: Store, cache: Path) -> None:
+    plan = plan_restore(filled, "run", cache, mode="replace", here=HERE)
+    assert plan.removed == len(helpers.tree(cache))
+    helpers.write(cache, "thesis.txt", b"years of work")
+    with pytest.raises(UsageError, match=r"holds thesis\.txt"):
+        execute(plan)
+    assert (cache / "thesis.txt").read_bytes() == b"years of work"
+
+
+@pytest.mark.parametrize("mode", ["merge", "replace", "absent"])
+@pytest.mark.parametrize("place", ["store", "store/blobs", "store/new/deep", "trust", "trust/own", ".", "link/blobs"])
+def test_the_store_and_the_trust_directory_are_no_place_for_a_cache(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, mode: str
+) -> None:
+    monkeypatch.setenv("DFLASH_CACHE_TRUST", str(tmp_path / "trust"))
+    helpers.make_cache(tmp_path / "cache")
+    snapshot(store, tmp_path / "cache", name="run", fingerprint=HERE)
+    (tmp_path / "link").symlink_to(store.root)
+    with pytest.raises(UsageError, match=r"(is|contains|lies in) the (store|trust directory) .*give another place"):
+        plan_restore(store, "run", tmp_path / place, mode=mode, here=HERE)
+
+
+def test_the_root_is_no_target(filled: Store) -> None:
+    with pytest.raises(UsageError, match="root of the file system"):
+        plan_restore(filled, "run", Path("/"), here=HERE)
+
+
 def test_absent_refuses_what_is_there(filled: Store, cache: Path) -> None:
     with pytest.raises(UsageError, match="exists"):
         plan_restore(filled, "run", cache, mode="absent", here=HERE)
