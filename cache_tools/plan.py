@@ -6,6 +6,7 @@ In: a store, a target directory, a fingerprint. Out: a ``Match`` or a ``RestoreP
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import logging
 import os
@@ -169,6 +170,12 @@ def plan_restore(
         removed=removed,
         actions=actions,
     )
+
+
+def completing(plan: RestorePlan) -> RestorePlan:
+    """The plan for a target that was to appear at once and is there by now: file by file."""
+    actions = tuple((_action(plan.target, entry), entry) for _, entry in plan.actions)
+    return dataclasses.replace(plan, whole=False, removed=0, actions=actions)
 
 
 def _action(target: Path, entry: ManifestEntry) -> Action:

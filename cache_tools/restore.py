@@ -22,7 +22,7 @@ from cache_tools import lease, stamps
 from cache_tools.errors import CorruptError, IncompatibleError, storage_errors
 from cache_tools.intake import BATCH, Progress, workers
 from cache_tools.manifest import ManifestEntry
-from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, plan_restore
+from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, completing, plan_restore
 from cache_tools.relocate import expand, is_group
 from cache_tools.target import check_replaceable, check_target, exchange, make_parents, staging_directory, sweep_staging
 from cache_tools.trust import Standing, require
@@ -70,7 +70,9 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         with staging_directory(where, plan.target.name) as staging:
             written = _stage(plan, staging, on_progress)
-            lost = _appear(plan, staging) if plan.whole else _merge(plan, staging)
+            if plan.whole and not _appear(plan, staging):
+                plan = completing(plan)
+            lost = Counter[Action]() if plan.whole else _merge(plan, staging)
     return _result(plan, lost, written)
 
 
@@ -153,14 +155,23 @@ def _content(plan: RestorePlan, entry: ManifestEntry) -> Iterator[bytes]:
         raise CorruptError(f"{origin} gives {entry.path} {entry.size} bytes where its blob has {length}: delete it")
 
 
-def _appear(plan: RestorePlan, staging: Path) -> Counter[Action]:
-    if plan.target.exists() and plan.mode is Mode.REPLACE:
-        check_replaceable(plan.target)  # again: somebody may have put something there since it was planned
-        exchange(staging, plan.target)  # the old directory is removed as the staging directory
-    else:
-        fsops.rename(staging, plan.target)
+def _appear(plan: RestorePlan, staging: Path) -> bool:
+    """Put the whole directory there at once; False where another one appeared meanwhile, which is to be completed."""
+    try:
+        if plan.target.exists() and plan.mode is Mode.REPLACE:
+            check_replaceable(plan.target)  # again: somebody may have put something there since it was planned
+            exchange(staging, plan.target)  # the old directory is removed as the staging directory
+        else:
+            fsops.rename(staging, plan.target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        check_target(plan.target)
+        if plan.mode is Mode.ABSENT:
+            raise UsageError(f"{plan.target} appeared meanwhile: remove it or choose merge or replace") from error
+        return False
     fsops.fsync_dir(plan.target.parent)
-    return Counter()
+    return True
 
 
 def _merge(plan: RestorePlan, staging: Path) -> Counter[Action]:

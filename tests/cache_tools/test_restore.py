@@ -15,6 +15,7 @@ from cache_tools.restore import best_match, execute, plan_restore
 from cache_tools.snapshot import snapshot
 from cache_tools.store import Store
 from cache_tools.trust import record_own
+from envguard import fsops
 from envguard.errors import UsageError
 
 from . import helpers
@@ -257,6 +258,38 @@ def test_what_another_process_made_meanwhile_is_kept(filled: Store, tmp_path: Pa
     done = execute(plan)
     assert (done.added, done.kept) == (4, 1)
     assert (target / helpers.NATIVE).read_bytes() == b"built by another process"
+
+
+@pytest.mark.parametrize("mode", ["merge", "replace"])
+def test_of_two_restores_at_once_the_second_completes_the_first(
+    filled: Store, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    target = tmp_path / "new"
+    wanted = kept(cache)
+    second = plan_restore(filled, "run", target, mode=mode, here=HERE)
+    rename = fsops.rename
+
+    def late(source: str | Path, destination: str | Path) -> None:
+        """The first one, whose directory lost a file since, comes just before the second one's last step."""
+        if Path(destination) == target:
+            monkeypatch.setattr(fsops, "rename", rename)
+            execute(plan_restore(filled, "run", target, here=HERE))
+            (target / helpers.NATIVE).unlink()
+        rename(source, destination)
+
+    monkeypatch.setattr(fsops, "rename", late)
+    done = execute(second)
+    assert (done.added, done.present, done.kept) == (1, 4, 0)
+    assert helpers.tree(target) == wanted
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp")]
+
+
+def test_what_was_to_be_absent_and_appears_is_refused(filled: Store, tmp_path: Path) -> None:
+    plan = plan_restore(filled, "run", tmp_path / "new", mode="absent", here=HERE)
+    helpers.write(tmp_path, "new/other", b"mine")
+    with pytest.raises(UsageError, match="appeared meanwhile"):
+        execute(plan)
+    assert helpers.tree(tmp_path / "new") == {"other": b"mine"}
 
 
 def test_a_manifest_that_lies_about_a_size_is_refused(filled: Store, tmp_path: Path) -> None:
