@@ -33,8 +33,10 @@ class _CommandLineError(Protocol):
 def run(program: str, command: Callable[[list[str]], object], arguments: Sequence[str] | None = None) -> int:
     """Call ``command`` with the arguments (``sys.argv`` by default) and return the exit code.
 
-    An int that ``command`` returns is the code, anything else is 0. ``SystemExit`` passes through.
+    An int that ``command`` returns is the code, anything else is 0. ``SystemExit`` passes through, unless it is what
+    typer makes of a reader that has gone.
     """
+    _open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug, rest = split_debug(given)
     debug = debug or bool(os.environ.get(f"{program.upper().replace('-', '_')}_DEBUG"))
@@ -44,6 +46,10 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
         return result if isinstance(result, int) else OK
     except BrokenPipeError:
         return _closed_pipe()
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):
+            return _closed_pipe()
+        raise
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
@@ -119,6 +125,13 @@ def describe_os_error(error: OSError) -> str:
 
 def _command_path(program: str, error: object) -> str:
     return str(getattr(getattr(error, "ctx", None), "command_path", program))
+
+
+def _open_closed_streams() -> None:
+    """Give a stream that the caller closed (``>&-``) a place: else its number goes to the next file that is opened."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process lives
 
 
 def _closed_pipe() -> int:

@@ -218,6 +218,38 @@ def test_a_reader_that_went_away_is_no_failure_of_ours(ready: Cli) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("arguments", ["--help", "restore --help"])
+def test_help_that_nobody_reads_is_no_failure_of_ours(arguments: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "cache_tools", *arguments.split()], stdout=write, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "closed", "rc"),
+    [
+        ("list", ">&-", 0),
+        ("list --json", ">&-", 0),
+        ("--help", ">&-", 0),
+        ("show nope", ">&-", 2),
+        ("snapshot --name again", "<&- >&- 2>&-", 0),
+        ("verify", "2>&-", 0),
+    ],
+)
+def test_closed_streams_are_no_failure_of_ours(cli: Cli, arguments: str, closed: str, rc: int) -> None:
+    cli.run("snapshot", "--name", "run")
+    command = f"{sys.executable} -m cache_tools {arguments} {closed}"
+    own = {"DFLASH_CACHE_STORE": str(cli.store), "TORCHINDUCTOR_CACHE_DIR": str(cli.cache)}
+    done = subprocess.run(["bash", "-c", command], env=os.environ | own, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "bug" in done.stderr) == (rc, False), done.stderr
+    assert done.stdout == "" or closed == "2>&-"
+    assert cli.json("verify")["status"] == "ok"
+
+
 def test_importing_the_commands_costs_only_typer() -> None:
     code = (
         "import sys, cache_tools, cache_tools.cli; "
