@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cache_tools.errors import storage_errors
+from cache_tools.errors import CorruptError, storage_errors
+from cache_tools.plainfile import read_plain
 from cache_tools.trace import Cache, Component, Lookup, Outcome, parse_component
 from envguard import atomic
 from envguard.errors import UsageError
@@ -23,6 +24,7 @@ from envguard.errors import UsageError
 FILE = "cache_keys.json"
 FOLDER = "cache_tools"
 SCHEMA = 1
+_MAX_BYTES = 256 << 20
 Components = Mapping[str, Component]
 
 
@@ -74,9 +76,11 @@ def read_run(folder: Path) -> RunKeys:
     """
     path = folder / FILE
     try:
-        document = json.loads(path.read_bytes())
+        document = read_document(path)
         if document["schema"] != SCHEMA:
-            raise ValueError(f"schema {document['schema']!r:.20}, and this version reads {SCHEMA}")
+            raise UsageError(
+                f"{path} has schema {document['schema']!r:.20}, and this version reads {SCHEMA}: run again to write it"
+            )
         table = _table(document)
         return RunKeys(
             cache_dir=Path(document["cache_dir"]),
@@ -85,12 +89,26 @@ def read_run(folder: Path) -> RunKeys:
             lookups=tuple(_read_lookup(one, table) for one in document["lookups"]),
             used={str(name): int(size) for name, size in document["used"].items()},
         )
-    except FileNotFoundError as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UsageError(f"{path} is damaged: run again to write it") from error
+
+
+def read_document(path: Path) -> Any:
+    """The JSON in a file of a run directory.
+
+    Raises:
+        UsageError: it is not there, is no plain file (a pipe would be waited for), or holds no JSON.
+    """
+    try:
+        return json.loads(read_plain(path, limit=_MAX_BYTES))
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
             f"{path} is not there: give the directory of a run that compiled, or a trace of torch"
         ) from error
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read ({type(error).__name__}: {error}): run again to write it") from error
+    except CorruptError as error:
+        raise UsageError(str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is damaged, it holds no JSON: run again to write it") from error
 
 
 def keep_in_cache(cache_dir: Path, lookups: Iterable[Lookup]) -> str | None:
@@ -142,10 +160,10 @@ def read_entry(cache_dir: Path, key: str) -> Components:
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         found: dict[str, Component] = {}
         try:
-            for _, argument, _ in pickletools.genops(file.read_bytes()):
+            for _, argument, _ in pickletools.genops(read_plain(file, limit=_MAX_BYTES)):
                 if isinstance(argument, str) and (parsed := parse_component(argument)):
                     found.setdefault(*parsed)
-        except (ValueError, OSError):  # damaged, or removed meanwhile: the next entry of the key may do
+        except (ValueError, OSError, CorruptError):  # damaged, or removed meanwhile: the next entry of the key may do
             continue
         if found:
             return found

@@ -6,7 +6,6 @@ miss, bypass, refused (a snapshot was there and did not fit) and error (it could
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -175,8 +174,8 @@ def _restore(path: Path) -> dict[str, str | None]:
     if not path.exists():
         return {}
     try:
-        document = json.loads(path.read_bytes())
+        document = records.read_document(path)
         restore = document.get("restore") or {}
         return {str(name): None if value is None else str(value) for name, value in restore.items()}
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise UsageError(f"{path} is damaged ({error}): run again to write it") from error
+    except AttributeError as error:
+        raise UsageError(f"{path} is damaged: run again to write it") from error

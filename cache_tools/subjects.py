@@ -7,7 +7,6 @@ they are at hand, else by size.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,14 +140,11 @@ def _snapshot(given: str, store: Store) -> Subject:
 def _run(path: Path) -> Subject:
     file = path / "compile.json"
     try:
-        told = json.loads(file.read_bytes())["fingerprint"]
+        told = records.read_document(file)["fingerprint"]
         values = {str(name): None if value is None else str(value) for name, value in told["values"].items()}
         fingerprint = Fingerprint(key_version=int(told["key_version"]), values=values)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UsageError(
-            f"{file} holds no fingerprint ({reason}): give a run that compiled with this version"
-        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{file} holds no fingerprint: give a run that compiled with this version") from error
     used = records.read_run(path).used
     entries = {name: Content(size=size, sha256=None) for name, size in used.items()}
     return Subject(title=f"run {path}", fingerprint=fingerprint, entries=entries)

@@ -13,12 +13,14 @@ import contextlib
 import enum
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cache_tools.plainfile import open_plain
 from cache_tools.told import ambient_autocast, functorch_options
 from envguard.atomic import sha256_bytes
 from envguard.errors import UsageError
@@ -119,6 +121,7 @@ def read_trace(folder: Path) -> tuple[Lookup, ...]:
 
     Raises:
         UsageError: there is no such directory or no trace in it.
+        CorruptError: a file of it is no plain file.
     """
     files = sorted(folder.glob("dedicated_log_torch_trace_*.log")) if folder.is_dir() else []
     if not files:
@@ -130,7 +133,7 @@ def _read_file(file: Path) -> Iterator[Lookup]:
     """A line of metadata, then the payload in lines that begin with a tab."""
     current: tuple[str, Mapping[str, Any]] | None = None
     payload: list[str] = []
-    with file.open(errors="replace") as lines:
+    with os.fdopen(open_plain(file), errors="replace") as lines:
         for line in lines:
             if current and line.startswith("\t"):
                 payload.append(line[1:])

@@ -160,6 +160,8 @@ def test_coverage_by_the_newest_snapshot(cli: Cli) -> None:
         (["diff", "run", "./nowhere"], "is no snapshot, no run directory and no cache directory"),
         (["explain", "/nowhere"], "cache_keys.json is not there"),
         (["stats", "/nowhere"], "cache_keys.json is not there"),
+        (["explain", "/dev/null"], "cache_keys.json is not there"),
+        (["stats", "/dev/null"], "cache_keys.json is not there"),
         (["stats", "--cache-dir", "/nowhere"], "/nowhere is not a directory"),
         (["stats", "--store", "/nowhere"], "/nowhere is not a cache store"),
     ],
@@ -168,6 +170,42 @@ def test_bad_usage_is_exit_2_and_one_line(cli: Cli, arguments: list[str], says: 
     done = cli.run(*arguments, rc=2)
     assert says in done.stderr
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "commands"),
+    [
+        ("cache_keys.json", None, ["explain", "stats"]),
+        ("cache_keys.json", "{", ["explain", "diff --env"]),
+        ("cache_keys.json", "[]", ["explain", "stats"]),
+        ("cache_keys.json", '{"schema": 7}', ["explain"]),
+        ("compile.json", None, ["stats"]),
+        ("compile.json", "{", ["stats", "diff --env"]),
+        ("compile.json", '{"restore": [1], "fingerprint": 5}', ["stats", "diff --env"]),
+    ],
+)
+def test_a_damaged_run_is_one_plain_line(cli: Cli, file: str, content: str | None, commands: list[str]) -> None:
+    run = make_run(cli)
+    (run / file).unlink()
+    if content is None:
+        os.mkfifo(run / file)
+    else:
+        (run / file).write_text(content)
+    for command in commands:
+        said = cli.run(*command.split(), str(run), rc=2).stderr
+        assert said.startswith(f"error: {run / file} ")
+        assert said.count("\n") == 1
+        assert not [word for word in ("Error", "object", "line 1", "NoneType") if word in said]
+
+
+def test_pipes_among_traces_and_entries_are_not_waited_for(cli: Cli) -> None:
+    trace = cli.root / "trace"
+    trace.mkdir()
+    os.mkfifo(trace / "dedicated_log_torch_trace_rank_0.log")
+    assert "is not a plain file" in cli.run("explain", str(trace), rc=5).stderr
+    run = make_run(cli)
+    os.mkfifo(cli.cache / "fxgraph/ab/fabkey/a-pipe")
+    assert cli.run("explain", str(run)).stdout
 
 
 def test_a_run_of_another_version_is_told(cli: Cli) -> None:
