@@ -21,7 +21,7 @@ from cache_tools.kinds import RESTORE_ORDER
 from cache_tools.live import content_problem, not_being_built
 from cache_tools.manifest import Manifest, ManifestEntry
 from cache_tools.observe import observe
-from cache_tools.relocate import is_group
+from cache_tools.relocate import is_group, tokenise
 from cache_tools.store import Store
 from cache_tools.target import check_apart, check_replaceable, check_target
 from cache_tools.trust import Standing, Verdict, judge, refusal, require
@@ -139,7 +139,8 @@ def plan_restore(
     Raises:
         UntrustedError: the snapshot is neither this user's own nor signed by a trusted key.
         UsageError: no such snapshot, or a target that is unsafe, is mixed up with the store or the trust directory,
-            exists although ``mode`` is ``absent``, or holds what is not of a cache although it is ``replace``.
+            exists although ``mode`` is ``absent``, holds what is not of a cache although it is ``replace``,
+            or holds a pipe, a folder or the like where a file belongs.
         CorruptError: the snapshot's name or manifest is damaged.
         CheckCrashed: this machine cannot be fingerprinted.
     """
@@ -182,10 +183,20 @@ def _action(target: Path, entry: ManifestEntry) -> Action:
     file = target / entry.path
     if not os.path.lexists(file):
         return Action.ADD
-    if file.is_symlink() or not file.is_file() or is_group(entry.path):
+    if not file.is_file():
+        raise UsageError(f"{file} is no file, and one belongs there: remove it, or restore with --replace")
+    if file.is_symlink():
         return Action.KEEP
-    if file.stat().st_size == entry.size and atomic.sha256_file(file) == entry.sha256:
+    if _is_content(target, file, entry):
         return Action.PRESENT
     with not_being_built(target, entry.path) as idle:
         broken = idle and content_problem(file, entry.path, entry.kind, deep=True)
     return Action.REPAIR if broken else Action.KEEP
+
+
+def _is_content(target: Path, file: Path, entry: ManifestEntry) -> bool:
+    """Whether ``file`` of ``target`` is what a restore of ``entry`` would write."""
+    if is_group(entry.path):  # as a snapshot holds it: without the directory in it
+        data = tokenise(file.read_bytes(), target)
+        return data is not None and atomic.sha256_bytes(data) == entry.sha256
+    return file.stat().st_size == entry.size and atomic.sha256_file(file) == entry.sha256

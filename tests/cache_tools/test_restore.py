@@ -200,6 +200,34 @@ def test_triton_groups_point_into_the_new_place(store: Store, tmp_path: Path) ->
     assert group == {"child_paths": {"kernel.cubin": f"{target}/triton/0/HASH/kernel.cubin"}}
 
 
+def test_a_second_restore_finds_triton_groups_present(store: Store, tmp_path: Path) -> None:
+    cache, target = tmp_path / "gpu", tmp_path / "moved"
+    helpers.make_cache(cache, triton=True)
+    snapshot(store, cache, name="gpu", fingerprint=HERE)
+    execute(plan_restore(store, "gpu", target, here=HERE))
+    for place in (cache, target):
+        done = execute(plan_restore(store, "gpu", place, here=HERE))
+        assert (done.added, done.repaired, done.present, done.kept) == (0, 0, 9, 0)
+    group = target / "triton/0/HASH/__grp__kernel.json"
+    group.write_bytes((cache / "triton/0/HASH/__grp__kernel.json").read_bytes())
+    done = execute(plan_restore(store, "gpu", target, here=HERE))
+    assert (done.present, done.kept) == (8, 1), "one that points into another directory"
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "dangling link", "link to a device"])
+def test_what_is_no_file_where_one_belongs_is_refused(filled: Store, cache: Path, what: str) -> None:
+    place = cache / helpers.NATIVE
+    place.unlink()
+    if what == "pipe":
+        os.mkfifo(place)
+    elif what == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to("/dev/null" if what == "link to a device" else "nowhere")
+    with pytest.raises(UsageError, match=f"{helpers.NATIVE} is no file, and one belongs there"):
+        plan_restore(filled, "run", cache, here=HERE)
+
+
 def test_gpu_differences_are_fatal_only_for_gpu_kernels(store: Store, cache: Path, tmp_path: Path) -> None:
     helpers.make_cache(tmp_path / "gpu", triton=True)
     snapshot(store, cache, name="cpu", fingerprint=HERE)
