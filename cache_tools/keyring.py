@@ -150,6 +150,11 @@ class Keyring:
                 return None
             except OSError as error:
                 raise UntrustedError(f"{path} cannot be read ({error.strerror}): set {TRUST_VARIABLE}") from error
+            if not stat.S_ISDIR(status.st_mode):
+                raise UntrustedError(
+                    f"{path} is not a directory, so it cannot say whom you trust: "
+                    f"remove it, or set {TRUST_VARIABLE} to a directory of your own"
+                )
             if status.st_uid != os.geteuid():
                 raise UntrustedError(
                     f"{path} belongs to user {status.st_uid}, so it cannot say whom you trust: "

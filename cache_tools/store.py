@@ -20,6 +20,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -281,20 +282,32 @@ def open_store(root: Path) -> Store:
 
     Raises:
         UsageError: there is none.
-        CorruptError: there is something else, or a store of another format.
+        CorruptError: there is something else, a part of one, or a store of another format.
     """
-    try:
-        config = read_plain(root / "config.json", limit=len(CONFIG))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UsageError(f"{root} is not a cache store: make one with: dflash cache snapshot --store {root}") from error
-    if config != CONFIG:
+    if not os.path.lexists(root / "config.json"):
+        if held := _held(root):
+            raise CorruptError(f"{root / 'config.json'} is missing and {held} is there: was the copy finished?")
+        raise UsageError(f"{root} is not a cache store: make one with: dflash cache snapshot --store {root}")
+    if read_plain(root / "config.json", limit=len(CONFIG)) != CONFIG:
         raise CorruptError(
-            f"{root / 'config.json'} is damaged or of a format that this version does not know ({FORMAT})"
+            f"{root / 'config.json'} is damaged, or of another format than {FORMAT}, which this version reads: "
+            "copy the store again, or use the version that made it"
         )
     missing = [name for name in ("blobs", "snapshots", "refs") if not (root / name).is_dir()]
     if missing:
         raise CorruptError(f"{root} is incomplete: {', '.join(missing)} missing; was the copy finished?")
+    for path in (root / name for name in ("leases", "pins", "stamps")):
+        if os.path.lexists(path) and not path.is_dir():
+            raise CorruptError(f"{path} is not a directory: remove it")
     return Store(root=root)
+
+
+def _held(root: Path) -> str | None:
+    """The folder of contents or manifests that holds some, in a place without a configuration."""
+    for name in ("blobs", "snapshots"):
+        if (root / name).is_dir() and any((root / name).iterdir()):
+            return f"{name}/"
+    return None
 
 
 def create_store(root: Path) -> Store:
@@ -304,7 +317,7 @@ def create_store(root: Path) -> Store:
         UsageError: ``root`` exists and holds something else.
         CorruptError: as ``open_store``.
     """
-    if (root / "config.json").exists():
+    if os.path.lexists(root / "config.json") or _held(root):
         return open_store(root)
     if root.exists() and (not root.is_dir() or any(not _SKELETON.fullmatch(item.name) for item in root.iterdir())):
         raise UsageError(f"{root} exists and is not a cache store: give an empty or a new directory")

@@ -21,6 +21,8 @@ from cache_tools.scan import walk
 from cache_tools.store import Store, open_store
 from cache_tools.trust import Verdict, judge, signature_problem
 
+_ROOT = ("config.json", "leases", "pins", "stamps")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
@@ -97,7 +99,8 @@ def verify_store(
     try:
         store = open_store(root)
     except CorruptError as error:  # nothing else can be judged
-        problem = Problem(path="config.json", reason=str(error))
+        named = next((name for name in _ROOT if str(error).startswith(f"{root / name} ")), "config.json")
+        problem = Problem(path=named, reason=str(error).removeprefix(f"{root / named} "))
         return Verification(snapshots=0, blobs=0, bytes=0, problems=(problem,))
     with storage_errors(f"verifying {root}"), lease.reading(root):
         check = _Check(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,38 @@ def test_a_half_copied_store_is_recognised(filled: Store, tmp_path: Path) -> Non
     (copy / "config.json").write_bytes((filled.root / "config.json").read_bytes())
     with pytest.raises(CorruptError, match="incomplete"):
         open_store(copy)
+
+
+@pytest.mark.parametrize("part", ["blobs", "snapshots"])
+def test_a_copy_without_its_configuration_is_recognised(filled: Store, tmp_path: Path, part: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(filled.root / part, copy / part)
+    for opener in (open_store, create_store):
+        with pytest.raises(CorruptError, match=r"config\.json is missing .*was the copy finished"):
+            opener(copy)
+    (problem,) = verify_store(copy).problems
+    assert problem.path == "config.json"
+    assert "was the copy finished" in problem.reason
+
+
+def test_a_store_whose_making_was_stopped_is_made(tmp_path: Path) -> None:
+    (tmp_path / "new" / "blobs").mkdir(parents=True)
+    with pytest.raises(UsageError, match="not a cache store"):
+        open_store(tmp_path / "new")
+    assert create_store(tmp_path / "new").ids() == ()
+
+
+@pytest.mark.parametrize("folder", ["leases", "pins", "stamps"])
+def test_a_file_in_place_of_a_folder_is_named(filled: Store, folder: str) -> None:
+    if (filled.root / folder).exists():
+        shutil.rmtree(filled.root / folder)
+    (filled.root / folder).write_bytes(b"")
+    for opener in (open_store, create_store):
+        with pytest.raises(CorruptError, match=f"{folder} is not a directory: remove it"):
+            opener(filled.root)
+    assert [(one.path, one.reason) for one in verify_store(filled.root).problems] == [
+        (folder, "is not a directory: remove it")
+    ]
 
 
 def test_other_directories_are_not_made_into_stores(tmp_path: Path) -> None:

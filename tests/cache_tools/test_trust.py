@@ -254,6 +254,18 @@ def test_a_trust_directory_of_somebody_else_is_not_believed(filled: Store, tmp_p
     assert standing(filled) is Standing.OWN
 
 
+@pytest.mark.parametrize("place", ["", "trusted", "own"])
+def test_a_file_in_place_of_a_trust_directory_is_not_believed(
+    filled: Store, tmp_path: Path, mine: Keyring, place: str
+) -> None:
+    sign(filled, filled.resolve("run"), new_key(tmp_path))
+    mine.prepare()
+    shutil.rmtree(mine.root / place)
+    (mine.root / place).write_bytes(b"")
+    with pytest.raises(UntrustedError, match=r"is not a directory.*set DFLASH_CACHE_TRUST"):
+        plan_restore(filled, "run", tmp_path / "new", here=HERE)
+
+
 def test_what_cannot_be_recorded_is_not_named(
     store: Store, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
