@@ -50,11 +50,14 @@ READ_ONLY_ADVICE = (
 
 
 @contextlib.contextmanager
-def storage_errors(doing: str) -> Iterator[None]:
-    """Raise ``StorageError`` for an ``OSError`` of the block; ``doing`` says what failed: ``restoring x to y``."""
+def storage_errors(doing: str, *, read_only: str = "; choose a directory that can be written") -> Iterator[None]:
+    """Raise ``StorageError`` for an ``OSError`` of the block; ``doing`` says what failed: ``restoring x to y``.
+
+    ``read_only``: what to add where the file system is; for a cache, ``READ_ONLY_ADVICE``.
+    """
     try:
         yield
     except OSError as error:
         where = f" at {error.filename}" if error.filename else ""
-        advice = READ_ONLY_ADVICE if error.errno == errno.EROFS else ""
+        advice = read_only if error.errno == errno.EROFS else ""
         raise StorageError(f"{doing} failed{where}: {error.strerror or error}{advice}") from error

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools import lease, stamps
-from cache_tools.errors import CorruptError, IncompatibleError, storage_errors
+from cache_tools.errors import READ_ONLY_ADVICE, CorruptError, IncompatibleError, storage_errors
 from cache_tools.intake import BATCH, Progress, workers
 from cache_tools.manifest import ManifestEntry
 from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, completing, plan_restore
@@ -54,7 +54,8 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
         StorageError: the file system refuses.
     """
     check_target(plan.target)
-    with storage_errors(f"restoring {plan.id[:12]} to {plan.target}"), lease.using(plan.store.root, plan.id):
+    doing = f"restoring {plan.id[:12]} to {plan.target}"
+    with storage_errors(doing, read_only=READ_ONLY_ADVICE), lease.using(plan.store.root, plan.id):
         if not plan.store.manifest_path(plan.id).exists():
             raise UsageError(f"snapshot {plan.id[:12]} was pruned a moment ago: choose another, see dflash cache list")
         require(plan.store, plan.id, plan.manifest, allow_untrusted=plan.trust.standing is Standing.UNTRUSTED)

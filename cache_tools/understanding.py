@@ -63,8 +63,8 @@ def show_lines(
     yield f"created    {manifest.created} by {manifest.tool}"
     yield f"compile id {manifest.compile_id or '- (a whole directory)'}"
     yield f"parent     {manifest.parent or '-'}"
-    took = "-" if manifest.build_ms is None else f"{manifest.build_ms / 1000:.1f} s to compile"
-    yield f"content    {len(manifest.entries)} entries, {human_bytes(manifest.size)}, {took}"
+    took = "" if manifest.build_ms is None else f", {manifest.build_ms / 1000:.1f} s to compile"
+    yield f"content    {len(manifest.entries)} entries, {human_bytes(manifest.size)}{took}"
     for kind, (files, size) in _kinds(manifest).items():
         yield f"  {kind:12}{files:6}  {human_bytes(size)}"
     yield f"fits here  {render.verdict(comparison)}"

@@ -53,6 +53,17 @@ def test_verify_restore_and_doctor_say_what_torch_would_do(store: Store, tmp_pat
     assert "read-only" not in mounted(tmp_path / "store", [*tool, "verify", "--live", str(cache)]).stderr
 
 
+def test_a_read_only_store_is_not_told_about_torch(store: Store, tmp_path: Path) -> None:
+    helpers.make_cache(tmp_path / "cache")
+    snapshot(store, tmp_path / "cache", name="run", fingerprint=observe())
+    tool = [sys.executable, "-m", "cache_tools"]
+    for arguments in (["snapshot", str(tmp_path / "cache"), "--name", "new"], ["pin", "run"]):
+        done = mounted(store.root, [*tool, *arguments, "--store", str(store.root)])
+        assert done.returncode == 1
+        assert "Read-only file system; choose a directory that can be written" in done.stderr
+        assert "torch.compile" not in done.stderr
+
+
 @pytest.mark.slow
 def test_torch_itself_dies_there(made: Made) -> None:
     done = mounted(

@@ -60,6 +60,8 @@ def test_show_tells_everything(cli: Cli) -> None:
     assert [field["name"] for field in document["fingerprint"]] == [one.name for one in INPUTS]
     text = cli.run("show", document["id"][:9], "--entries").stdout
     assert all(part in text for part in (document["id"], helpers.NATIVE, "triton", "fits here  yes", "autocast"))
+    (content,) = (line for line in text.splitlines() if line.startswith("content "))
+    assert content.endswith("B"), "nobody knows how long it took to compile: nothing after the size"
     refused = cli.run("show", "run", ATEN_CPU_CAPABILITY="default").stdout
     assert "fits here  no: cpu_isa, cpu_isa_flags" in refused
     assert "wrong numbers or SIGBUS" in refused
