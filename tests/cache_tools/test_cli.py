@@ -29,7 +29,12 @@ class Cli:
         env = {name: value for name, value in os.environ.items() if name != "ATEN_CPU_CAPABILITY"}
         env |= {"DFLASH_CACHE_STORE": str(self.store), "TORCHINDUCTOR_CACHE_DIR": str(self.cache), **environ}
         done = subprocess.run(
-            [sys.executable, "-m", "cache_tools", *arguments], env=env, capture_output=True, text=True, timeout=60
+            [sys.executable, "-m", "cache_tools", *arguments],
+            env=env,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == rc, done.stdout + done.stderr
         assert "Traceback" not in done.stderr or "--debug" in arguments
