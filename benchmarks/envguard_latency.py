@@ -54,7 +54,7 @@ def parse() -> argparse.Namespace:
 
 def measure_all(cache: Path, processes: int, *, with_deep: bool) -> dict[str, float]:
     """Medians by name, each printed as it is known."""
-    guard = [PYTHON, "-m", "envguard"]
+    guard = [str(Path(PYTHON).with_name("envguard"))]
     own = cache / "envguard"
 
     def forget() -> None:
