@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -162,7 +163,8 @@ def test_a_drifted_environment_is_refused_unless_a_reason_is_given(lab: Lab, fir
     shutil.copy(ROOT / "uv.lock", project)
     policy = (ROOT / "envguard.toml").read_text().replace('"sglang*"', '"numpy", "sglang*"')
     (project / "envguard.toml").write_text(policy)
-    (project / "dflash").mkdir()  # the policy names it as its source
+    for source in tomllib.loads(policy)["source"]:
+        (project / source).mkdir()
     config = lab.config("drifted", steps=1)
     arguments = ["train", config, "--set", f"run.dir={lab.path / 'drifted'}"]
     refused = subprocess_run(lab, project, arguments)
