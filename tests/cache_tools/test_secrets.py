@@ -81,7 +81,7 @@ def test_dumped_variables_are_judged_by_their_name(variable: str) -> None:
         ("TORCH_TOKEN_FILE", "/run/secrets/token"),
         ("TORCH_USE_TOKEN", "1"),
         ("TORCH_TOKENIZERS", "fast-and-good"),
-        ("TORCH_HOME", "/root/.cache/torch"),
+        ("TORCH_HOME", "/home/someone/.cache/torch"),
         ("TORCHINDUCTOR_REDIS_URL", "redis://host:6379/0"),
         ("TORCH_LOGS", "+dynamo,+inductor"),
         ("TRITON_KEYS", "many-of-them"),
