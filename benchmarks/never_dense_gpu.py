@@ -142,6 +142,29 @@ def eager_backend(case: Case) -> Any:
     return torch.compile(case.function, dynamic=False, backend="aot_eager")(*case.tensors())
 
 
+def nested_trace_seen(case: Case) -> Any:
+    import torch.fx._symbolic_trace as tracing
+
+    call, given = case.compiled(), case.tensors()
+    if hasattr(tracing, "_set_is_fx_tracing"):
+        tracing._set_is_fx_tracing(True)
+    else:
+        tracing._is_fx_tracing_flag = True
+    return call(*given)
+
+
+def dispatch_mode(case: Case) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+            return function(*given, **(named or {}))
+
+    given = case.tensors()
+    with Mode():
+        return case.compiled()(*given)
+
+
 CAUSES: dict[str, Callable[[Case], Any]] = {
     "no torch.compile at all": nothing_compiled,
     "recompile limit": limit_hit,
@@ -151,6 +174,11 @@ CAUSES: dict[str, Callable[[Case], Any]] = {
     "suppressed errors": suppressed,
     "disabled": disabled,
 }
+TORCH_REFUSES: dict[str, tuple[Callable[[Case], Any], str]] = {
+    "nested trace": (nested_trace_seen, "symbolically trace a dynamo-optimized function"),
+    "dispatch mode": (dispatch_mode, "NotImplementedError"),
+}
+"""Causes that torch meets with an error of its own, and a part of its words."""
 FOR_THE_TRIPWIRE: dict[str, Callable[[Case], Any]] = {"backend that runs graphs eagerly": eager_backend}
 
 
@@ -182,14 +210,16 @@ def dense_backward(case: Case) -> Any:
     return out
 
 
-def in_fork(name: str, who: str, call: Callable[[Case], Any], tokens: int, device_type: str) -> dict[str, Any]:
-    """Run one cause in a fork and say what it met and the peak of the memory."""
+def in_fork(
+    name: str, who: str, call: Callable[[Case], Any], tokens: int, device_type: str, words: str = ""
+) -> dict[str, Any]:
+    """Run one cause in a fork and say what it met and the peak of the memory; an error with ``words`` is a refusal."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
         try:
-            result = meet(who, call, tokens, device_type)
+            result = meet(who, call, tokens, device_type, words)
         except BaseException as error:
             result = {"met": f"{type(error).__name__}: {error}"[:300]}
         os.write(write, json.dumps(result).encode())
@@ -203,7 +233,7 @@ def in_fork(name: str, who: str, call: Callable[[Case], Any], tokens: int, devic
     return {"name": name, "who": who, **result}
 
 
-def meet(who: str, call: Callable[[Case], Any], tokens: int, device_type: str) -> dict[str, Any]:
+def meet(who: str, call: Callable[[Case], Any], tokens: int, device_type: str, words: str) -> dict[str, Any]:
     import torch
 
     from dflash.compile.dense import DenseAttentionError
@@ -218,6 +248,7 @@ def meet(who: str, call: Callable[[Case], Any], tokens: int, device_type: str) -
         while following := chain[-1].__cause__ or chain[-1].__context__:
             chain.append(following)
         refused = any(isinstance(each, DenseAttentionError) for each in chain)
+        refused = refused or bool(words and any(words in f"{type(each).__name__}: {each}" for each in chain))
         met = "refused" if refused else f"{type(error).__name__}: {error}"[:300]
     if device_type == "cpu":
         return {"met": met, "peak_mib": 0.0}
@@ -243,6 +274,11 @@ def main() -> int:
             in_fork(name, who, call, tokens, device_type) for name, call in CAUSES.items() for who in ("ours", "theirs")
         ]
         cases += [in_fork(name, "theirs", call, tokens, device_type) for name, call in FOR_THE_TRIPWIRE.items()]
+        cases += [
+            in_fork(name, who, call, tokens, device_type, words)
+            for name, (call, words) in TORCH_REFUSES.items()
+            for who in ("ours", "theirs")
+        ]
         cases.append(in_fork("backward of a dense forward", "theirs", dense_backward, tokens, device_type))
     dense_mib = HEADS * tokens * tokens * 2 / 2**20
     for case in cases:

@@ -105,13 +105,17 @@ def race(options: argparse.Namespace, work: Path, more: list[str]) -> dict[str, 
 
     def one(how: str, cache: str) -> dict[str, Any]:
         arguments = ["--child", how, "--threads", options.threads, "--stall", options.stall, *more]
-        result = child(__file__, *arguments, cache=work / cache, limit=options.stall + 120)
+        limit = options.stall + 120
+        # Many processes share the cores: each compiles kernels with a few workers, not with one a core.
+        result = child(__file__, *arguments, cache=work / cache, limit=limit, TORCHINDUCTOR_COMPILE_THREADS="4")
         say(f"{how} ({cache}): {json.dumps({k: v for k, v in result.items() if k != 'stderr'})}")
         return result
 
     with ThreadPoolExecutor(options.parallel) as pool:
-        fine = list(pool.map(lambda n: one("with", f"with-{n}"), range(options.runs)))
-        bare = list(pool.map(lambda n: one("without", f"without-{n}"), range(options.without_runs)))
+        # The hangs first: they hold their places longest.
+        hanging = [pool.submit(one, "without", f"without-{number}") for number in range(options.without_runs)]
+        ending = [pool.submit(one, "with", f"with-{number}") for number in range(options.runs)]
+        bare, fine = [each.result() for each in hanging], [each.result() for each in ending]
     warm = []
     one("serial", "warm")
     for number in range(2):

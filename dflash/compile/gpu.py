@@ -43,6 +43,14 @@ class FlexOnDevice:
     kernel: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlexFailed:
+    """What stopped one device."""
+
+    device: str
+    error: str
+
+
 def try_flex(device: torch.device, tokens: int = TOKENS) -> FlexOnDevice:
     """Compile, run, measure on one device."""
     generator = torch.Generator(device).manual_seed(0)
@@ -96,7 +104,7 @@ def relative_error(a: Tensor | None, b: Tensor | None) -> float:
 
 def check_gpus() -> Preflight:
     """Try every visible device, one after the other."""
-    seen = [try_flex(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
+    seen = [_try(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
     findings = tuple(finding for each in seen for finding in run_checks(CHECKS, each))
     return Preflight(
         stage=f"flex attention on {len(seen)} GPUs",
@@ -108,7 +116,19 @@ def check_gpus() -> Preflight:
     )
 
 
-def _flex(seen: FlexOnDevice) -> Iterable[Problem]:
+def _try(device: torch.device) -> FlexOnDevice | FlexFailed:
+    """A device that cannot is a result too: an assembler, a driver, memory that others hold."""
+    try:
+        return try_flex(device)
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        return FlexFailed(device=str(device), error=f"{type(error).__name__}: {first}")
+
+
+def _flex(seen: FlexOnDevice | FlexFailed) -> Iterable[Problem]:
+    if isinstance(seen, FlexFailed):
+        yield Problem(subject=seen.device, message=f"{seen.device}: compiled flex attention does not run: {seen.error}")
+        return
     if not seen.relative_error < TOLERANCE:  # NaN fails too
         yield Problem(
             subject=seen.device,
@@ -130,7 +150,7 @@ def _flex(seen: FlexOnDevice) -> Iterable[Problem]:
         )
 
 
-CHECKS: tuple[Check[FlexOnDevice], ...] = (
+CHECKS: tuple[Check[FlexOnDevice | FlexFailed], ...] = (
     Check(
         id="CMP024",
         summary="compiled flex attention on each GPU is right, sparse and compiled once",

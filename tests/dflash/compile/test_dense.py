@@ -122,6 +122,27 @@ result = outcome(lambda: compiled(fullgraph=True)(q, k, v, m))
 }
 """Each sets ``result``."""
 
+TORCHS_OWN_ERRORS = {
+    "nested trace": """
+f = compiled()
+(q, k, v), m = tensors()
+tracing._is_fx_tracing_flag = True
+if hasattr(tracing, "_set_is_fx_tracing"):
+    tracing._set_is_fx_tracing(True)
+result = outcome(lambda: f(q, k, v, m))
+""",
+    "dispatch mode": """
+from torch.utils._python_dispatch import TorchDispatchMode
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, given=(), named=None):
+        return function(*given, **(named or {}))
+(q, k, v), m = tensors()
+with Mode():
+    result = outcome(lambda: compiled()(q, k, v, m))
+""",
+}
+"""Causes that torch refuses by itself, before or instead of us; each sets ``result``."""
+
 OFF = "(q, k, v), m = tensors()\nresult = outcome(lambda: compiled()(q, k, v, m))"
 SOUND = "(q, k, v), m = tensors()\nresult = outcome(lambda: compiled(fullgraph=True)(q, k, v, m))"
 WITHOUT = "dense.remove_tripwire()\n" + CAUSES["stance force_eager"]
@@ -169,6 +190,19 @@ def run_cases(cases: list[tuple[str, str, str]], **environ: str) -> dict[str, ob
 def test_every_fallback_is_refused() -> None:
     cases = [(name, who, code) for name, code in CAUSES.items() for who in WHO]
     assert run_cases(cases) == {f"{name}, {who}": "refused" for name, who, _ in cases}
+
+
+@pytest.mark.slow
+def test_what_torch_refuses_by_itself_never_runs_either() -> None:
+    cases = [(name, who, code) for name, code in TORCHS_OWN_ERRORS.items() for who in WHO]
+    results = run_cases(cases)
+    assert {name: str(result).partition(":")[0] for name, result in results.items()} == {
+        "nested trace, ours": "RuntimeError",
+        "nested trace, theirs": "RuntimeError",
+        "dispatch mode, ours": "refused",
+        "dispatch mode, theirs": "NotImplementedError",
+    }
+    assert "symbolically trace a dynamo-optimized function" in str(results["nested trace, ours"])
 
 
 @pytest.mark.slow
