@@ -23,6 +23,7 @@ from typing import Any
 import flexlab
 
 HEADS, HEAD_DIM = 8, 64
+BLOCK = 128
 
 
 class Case:
@@ -47,21 +48,30 @@ class Case:
     def tensors(self, number: int = 0) -> tuple[Any, ...]:
         """q, k, v and the mask; another ``number``, another shape."""
         import torch
-        from torch.nn.attention.flex_attention import create_block_mask
 
-        tokens = self.tokens + 128 * number
+        tokens = self.tokens + BLOCK * number
         dtype = torch.bfloat16 if self.grad else torch.float32
         made = [
             torch.randn(1, HEADS, tokens, HEAD_DIM, device=self.device, dtype=dtype, requires_grad=self.grad)
             for _ in range(3)
         ]
-        mask = torch.compile(create_block_mask) if self.grad else create_block_mask  # eager, it is [T, T] itself
-        return (*made, mask(flexlab.causal, 1, None, tokens, tokens, device=self.device))
+        return (*made, causal_mask(tokens, self.device))
 
     def compiled(self, **options: Any) -> Callable[..., Any]:
         import torch
 
         return torch.compile(self.function, dynamic=False, **({"backend": instant} if not self.grad else {}), **options)
+
+
+def causal_mask(tokens: int, device: Any) -> Any:
+    """Made from block indices: ``create_block_mask`` is [T, T] itself when it runs eagerly, and a minute to compile."""
+    import torch
+    from torch.nn.attention.flex_attention import BlockMask
+
+    blocks = tokens // BLOCK
+    counts = torch.arange(1, blocks + 1, dtype=torch.int32, device=device)
+    indices = torch.arange(blocks, dtype=torch.int32, device=device).expand(blocks, blocks).contiguous()
+    return BlockMask.from_kv_blocks(counts[None, None], indices[None, None], BLOCK_SIZE=BLOCK, mask_mod=flexlab.causal)
 
 
 def instant(_graph: Any, _inputs: Any) -> Any:
