@@ -68,6 +68,7 @@ def try_out(policy: Policy) -> Behaviour:
             _is_compiling_elsewhere(*seen),
             _backward_lowered_at_forward(),
             _inductor_has_traced(),
+            _static_beside_a_call(policy),
         ),
     )
 
@@ -168,7 +169,8 @@ def _warm_call_during_a_trace(policy: Policy) -> Hazard:
     def probe(x: Tensor) -> Tensor:
         return x * 2
 
-    compiled = torch.compile(probe, backend=lambda graph, _inputs: graph.forward, fullgraph=True, dynamic=False)
+    # Not fullgraph: a fullgraph call that raises here leaves a frame override behind (CMP026).
+    compiled = torch.compile(probe, backend=lambda graph, _inputs: graph.forward, dynamic=False)
     compiled(torch.zeros(1))
 
     def warm() -> str:
@@ -192,11 +194,15 @@ def _warm_call_during_a_trace(policy: Policy) -> Hazard:
     )
 
 
-def _settings_in_a_thread(policy: Policy) -> Hazard:
+def _settings_are_shared() -> bool:
     config: Any = torch._dynamo.config
     mark = 1_000_003
     with config.patch(recompile_limit=mark):
-        own = in_thread(lambda: config.recompile_limit) != mark
+        return bool(in_thread(lambda: config.recompile_limit) == mark)
+
+
+def _settings_in_a_thread(policy: Policy) -> Hazard:
+    own = not _settings_are_shared()
 
     def applied() -> list[str]:
         policy.apply()
@@ -274,4 +280,57 @@ def _inductor_has_traced() -> Hazard:
         found="a module call of another thread raises NameError" if patched else "module calls of other threads work",
         handled_by="inductor's one symbolic trace is made before other threads exist"
         + ("" if done else " (it is not made yet)"),
+    )
+
+
+def _static_beside_a_call(policy: Policy) -> Hazard:
+    """Another thread's compiled call ends between our entry and our compile of a second shape."""
+    entered, leave = threading.Event(), threading.Event()
+    dynamic: list[bool] = []
+
+    def holding(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+        def run(*given: Any) -> Any:
+            entered.set()
+            leave.wait(PATIENCE)
+            return graph.forward(*given)
+
+        return run
+
+    def looking(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        dynamic.append(any(isinstance(given, torch.SymInt) for given in inputs))
+        return graph.forward
+
+    def held(x: Tensor) -> Tensor:
+        return x + 1
+
+    def call_elsewhere() -> None:
+        policy.apply()
+        torch.compile(held, backend=holding, dynamic=False)(torch.zeros(1))
+
+    other = threading.Thread(target=call_elsewhere, name="preflight-call", daemon=True)
+
+    @torch._dynamo.disable  # type: ignore[untyped-decorator,unused-ignore]  # a graph break: what follows compiles later
+    def let_it_end() -> None:
+        leave.set()
+        if other.ident is not None:
+            other.join(PATIENCE)
+
+    def probe(x: Tensor) -> Tensor:
+        let_it_end()
+        return x * 2
+
+    compiled = torch.compile(probe, backend=looking, dynamic=False)
+    compiled(torch.zeros(2))
+    leave.clear()
+    other.start()
+    entered.wait(PATIENCE)
+    compiled(torch.zeros(3))
+    found = {(False, False): "each shape was compiled as it is", (): "code after a graph break is not compiled"}
+    return Hazard(
+        id="CMP025",
+        name="dynamic=False while another thread's call ends",
+        present=_settings_are_shared(),
+        handled=dynamic == [False, False],
+        found=found.get(tuple(dynamic), "the second shape was compiled as dynamic"),
+        handled_by="automatic_dynamic_shapes",
     )

@@ -200,6 +200,15 @@ STATE_CHECKS: tuple[Check[TorchState], ...] = (
         fix="unset the debug switch; do not import the package that replaces flex_attention",
         run=_flex,
     ),
+    Check(
+        id="CMP026",
+        summary="no frame override is left behind",
+        why="A fullgraph call sets it for the process while it runs; two that overlap in two threads, or one that "
+        "raises, leave it set, and from then on code after a graph break runs eagerly and says nothing.",
+        fix="preflight resets it; compile whole functions (fullgraph=True), which it does not touch, or run one "
+        "process a GPU",
+        run=_one("frame override", lambda s: s.frame_override, lambda s: "Dynamo skips the frames below compiled ones"),
+    ),
 )
 
 
@@ -279,5 +288,13 @@ BEHAVIOUR_CHECKS: tuple[Check[Behaviour], ...] = (
         why="While any thread is in symbolic_trace, a module call of every other thread raises NameError.",
         fix="apply dflash.compile.policy before other threads start",
         run=_hazard("CMP023"),
+    ),
+    Check(
+        id="CMP025",
+        summary="static shapes stay static beside other threads",
+        why="torch 2.11 keeps dynamic=False as a setting of the process: a call that ends in another thread takes it "
+        "away from a compile, which then makes a slower graph that no cache holds.",
+        fix="apply dflash.compile.policy; where it is applied and this still fails, run one process a GPU",
+        run=_hazard("CMP025"),
     ),
 )

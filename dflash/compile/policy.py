@@ -96,6 +96,15 @@ POLICY = Policy(
             torch="2.11 to 2.13 (2.14 keeps the flag per thread, where the line changes nothing)",
         ),
         Line(
+            module="torch._dynamo.config",
+            name="automatic_dynamic_shapes",
+            value=False,
+            reason="torch.compile(dynamic=False) turns it off for the process while a call runs: a call that ends in "
+            "another thread turns it on again, and a compile going on then makes a dynamic graph, with other kernels "
+            "and another cache key",
+            torch="2.11 (from 2.12 a setting is the thread's own, where the line changes nothing for dynamic=False)",
+        ),
+        Line(
             module="torch._functorch.config",
             name="force_non_lazy_backward_lowering",
             value=True,

@@ -18,12 +18,14 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 import torch.fx._symbolic_trace as tracing
+from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dflash.compile.policy import Policy
 
 TORCH_DIR = os.path.dirname(torch.__file__)
 FX_FILE = tracing.__file__
+EVAL_FRAME_FILE = torch._dynamo.eval_frame.__file__
 MODULE_FILE = os.path.join(TORCH_DIR, "nn", "modules", "module.py")
 PATCHERS = ("sglang", "flashinfer", "vllm", "transformers", "peft", "accelerate", "unsloth", "deepspeed", "torchao")
 """Packages that are known to replace parts of torch when imported; those that are here are named beside a finding."""
@@ -52,6 +54,8 @@ class TorchState:
     """0: threads that are inside ``Tracer.trace`` at this moment."""
     compiling: bool
     exporting: bool
+    frame_override: bool
+    """False: what a fullgraph call sets for the frames below it, while no compiled call is going on."""
     modes: tuple[str, ...]
     """(): dispatch modes and torch function modes of this thread."""
     functorch_depth: int
@@ -97,6 +101,7 @@ def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
         running_traces=_running_traces(),
         compiling=torch.compiler.is_compiling(),
         exporting=torch.compiler.is_exporting(),
+        frame_override=_frame_override() and not _is_on_a_stack(EVAL_FRAME_FILE, "compile_wrapper"),
         modes=tuple(type(mode).__name__ for mode in _get_current_dispatch_mode_stack()) + _function_modes(),
         functorch_depth=torch._C._functorch.get_dynamic_layer_stack_depth(),
         tracing_context=torch._guards.TracingContext.try_get() is not None,
@@ -130,6 +135,9 @@ def repair(state: TorchState, policy: Policy) -> tuple[str, ...]:
     if state.patcher:
         tracing.CURRENT_PATCHER = None
         done.append("the leaked FX patcher was dropped")
+    if state.frame_override:
+        eval_frame.set_eval_frame_override(eval_frame._EvalFrameOverride.NONE)
+        done.append("the leaked frame override was reset")
     originals = {"__call__": tracing._orig_module_call, "__getattr__": tracing._orig_module_getattr}
     for name, file in state.foreign_methods:
         if file == FX_FILE and _file(originals[name]) == MODULE_FILE:  # a vendor's patch is not ours to undo
@@ -152,13 +160,30 @@ def _clear_flag() -> None:
         tracing._is_fx_tracing_flag = False
 
 
+def _frame_override() -> bool:
+    """One for the process; torch has no reader, so it is set and set back."""
+    put: Callable[[Any], Any] | None = getattr(eval_frame, "set_eval_frame_override", None)  # torch 2.10 and later
+    if put is None:
+        return False
+    none = eval_frame._EvalFrameOverride.NONE
+    now = put(none)
+    if now != none:
+        put(now)
+    return bool(now != none)
+
+
 def _running_traces() -> int:
     """Threads with ``Tracer.trace`` on their stack: a flag that is set meanwhile is no leak."""
+    return _is_on_a_stack(FX_FILE, "trace")
+
+
+def _is_on_a_stack(file: str, function: str) -> int:
+    """Threads that are inside a function."""
     count = 0
     for frame in sys._current_frames().values():
         here: Any = frame
         while here is not None:
-            if here.f_code.co_filename == FX_FILE and here.f_code.co_name == "trace":
+            if here.f_code.co_filename == file and here.f_code.co_name == function:
                 count += 1
                 break
             here = here.f_back

@@ -19,15 +19,18 @@ import torch._functorch.config
 import torch.fx._symbolic_trace as tracing
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dflash.compile import behaviour, dense, machine, policy, preflight
+from dflash.compile import behaviour, dense, gpu, machine, policy, preflight
 from dflash.compile.behaviour import Behaviour, Hazard
 from dflash.compile.checks import BEHAVIOUR_CHECKS, STATE_CHECKS
+from dflash.compile.gpu import CHECKS as GPU_CHECKS
+from dflash.compile.gpu import FlexFailed, FlexOnDevice
 from dflash.compile.policy import POLICY
 from dflash.compile.state import FX_FILE
 from envguard.errors import CheckCrashed
 from envguard.findings import run_checks
 
 ROOT = Path(__file__).parents[3]
+HAZARDS = {"CMP019", "CMP020", "CMP021", "CMP022", "CMP023", "CMP025"}
 FLAG_IS_SHARED = not hasattr(tracing, "_is_fx_tracing_tls")
 
 
@@ -53,7 +56,7 @@ def test_a_sound_process_has_no_finding() -> None:
     result = preflight.check()
     assert result.findings == ()
     assert result.repaired == ()
-    assert {hazard.id for hazard in result.handled + result.absent} == {f"CMP0{n}" for n in range(19, 24)}
+    assert {hazard.id for hazard in result.handled + result.absent} == HAZARDS
     assert preflight.require(result) is result
 
 
@@ -88,6 +91,14 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 def foreign_call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return tracing._orig_module_call(self, *args, **kwargs)
+
+
+@contextmanager
+def leaked_override() -> Iterator[None]:
+    set_override = torch._C._dynamo.eval_frame.set_eval_frame_override
+    set_override(torch._C._dynamo.eval_frame._EvalFrameOverride.SKIP)
+    yield
+    set_override(torch._C._dynamo.eval_frame._EvalFrameOverride.NONE)
 
 
 class SomeMode(TorchDispatchMode):
@@ -129,6 +140,7 @@ BREAKAGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "errors hidden": ("CMP011", lambda: torch._dynamo.config.patch(suppress_errors=True)),
     "nested traces eager": ("CMP011", lambda: torch._dynamo.config.patch(error_on_nested_fx_trace=False)),
     "other setting": ("CMP013", lambda: torch._dynamo.config.patch(fail_on_recompile_limit_hit=False)),
+    "frames skipped": ("CMP026", leaked_override),
     "flex debug": ("CMP016", lambda: replaced(FLEX, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)),
     "foreign flex": ("CMP016", lambda: replaced(FLEX, "flex_attention", lambda q, k, v: q)),
 }
@@ -281,9 +293,51 @@ def test_inductors_own_trace_is_made_by_the_policy() -> None:
     assert behaviour._inductor_has_traced().handled
 
 
+def test_static_shapes_need_the_policy_where_settings_are_shared() -> None:
+    shared = behaviour._settings_are_shared()
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=True):
+        hazard = behaviour._static_beside_a_call(NoPolicy())
+    assert hazard.present == shared
+    assert hazard.handled != shared
+    assert judged(hazards=(hazard,)) == ["CMP025"] * shared
+    assert behaviour._static_beside_a_call(POLICY).handled
+
+
+SOUND_GPU = FlexOnDevice(
+    device="cuda:0", relative_error=0.002, peak_bytes=100, dense_bytes=1000, new_graphs=0, kernel="torch's own"
+)
+
+
+@pytest.mark.parametrize(
+    ("seen", "words"),
+    [
+        (replace(SOUND_GPU, relative_error=0.5), "0.5 off the reference"),
+        (replace(SOUND_GPU, relative_error=float("nan")), "nan off the reference"),
+        (replace(SOUND_GPU, peak_bytes=3 << 20, dense_bytes=2 << 20), "took 3 MiB, as much as the dense path's 2 MiB"),
+        (replace(SOUND_GPU, new_graphs=2), "a second call compiled 2 new graphs"),
+        (FlexFailed(device="cuda:0", error="PTXASError: no sm_120"), "does not run: PTXASError: no sm_120"),
+    ],
+)
+def test_a_gpu_that_computes_flex_wrongly_is_found(seen: FlexOnDevice | FlexFailed, words: str) -> None:
+    [finding] = run_checks(GPU_CHECKS, seen)
+    assert (finding.id, finding.status, finding.subject) == ("CMP024", "fail", "cuda:0")
+    assert words in finding.message
+    assert "drafter.attention = sdpa" in finding.fix
+    assert run_checks(GPU_CHECKS, SOUND_GPU) == ()
+
+
+def test_a_device_that_cannot_is_a_finding_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(gpu, "try_flex", lambda device: (_ for _ in ()).throw(RuntimeError(f"{device} is on fire")))
+    result = gpu.check_gpus()
+    assert [finding.id for finding in result.findings] == ["CMP024"]
+    assert "RuntimeError: cuda:0 is on fire" in result.findings[0].message
+    assert result.exit_code == 1
+
+
 def test_every_check_has_its_own_id_summary_and_remedy() -> None:
     checks = (*STATE_CHECKS, *machine.CHECKS, *BEHAVIOUR_CHECKS)
-    assert len({check.id for check in checks}) == len(checks) == 23
+    assert len({check.id for check in checks}) == len(checks) == 25
     assert all(check.summary and check.why.endswith(".") and check.fix for check in checks)
 
 
@@ -342,6 +396,60 @@ def test_what_overlapping_traces_leave_is_repaired_and_everything_works_again() 
     assert any("nn.Module.__call__" in line for line in result.repaired)
     assert torch.nn.Identity()(1) == 1
     assert not tracing.is_fx_symbolic_tracing()
+
+
+def overlapping_calls() -> None:
+    """Two fullgraph calls, first in, first out."""
+    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
+
+    def call(entered: threading.Event, wait: threading.Event) -> None:
+        def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+            def run(*given: Any) -> Any:
+                entered.set()
+                wait.wait(10)
+                return graph.forward(*given)
+
+            return run
+
+        torch.compile(lambda x: x + 1, backend=backend, fullgraph=True, dynamic=False)(torch.zeros(1))
+
+    first = threading.Thread(target=call, args=(first_in, second_in))
+    second = threading.Thread(target=call, args=(second_in, first_out))
+    first.start()
+    first_in.wait(10)
+    second.start()
+    first.join()
+    assert preflight.check(tries=False).repaired == ()  # the second is still inside: no leak yet
+    first_out.set()
+    second.join()
+
+
+def test_what_overlapping_calls_leave_is_repaired() -> None:
+    def compiled_after_a_break() -> bool:
+        seen: list[bool] = []
+
+        def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+            seen.append(True)
+            return graph.forward
+
+        @torch._dynamo.disable
+        def gap() -> None:
+            pass
+
+        def probe(x: torch.Tensor) -> torch.Tensor:
+            gap()
+            return x + 1
+
+        torch.compile(probe, backend=backend, dynamic=False)(torch.zeros(1))
+        return bool(seen)
+
+    assert compiled_after_a_break()
+    overlapping_calls()
+    leaks = broken() == ["CMP026"]
+    assert compiled_after_a_break() != leaks
+    assert ("the leaked frame override was reset" in preflight.check(tries=False).repaired) == leaks
+    assert broken() == []
+    assert compiled_after_a_break()
 
 
 def test_a_running_trace_is_not_repaired_away() -> None:
