@@ -13,10 +13,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 
 TIMEOUT = 10.0
 
@@ -25,8 +25,7 @@ _CACHED = re.compile(r"^\s*(lib\S+) \([^)]*\) => (\S+)$", re.MULTILINE)
 _OWN_DIRECTORIES = ("nvidia/*/lib", "torch/lib")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exposed:
+class Exposed(Frozen):
     """One library that the loader would find outside the environment."""
 
     name: str

@@ -12,10 +12,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 
 GIT_TIMEOUT = 20.0
 """Seconds; git status of a large tree on a network file system takes its time."""
@@ -24,8 +24,7 @@ _MENTION = re.compile(rb"trust_remote_code[\"']?\s*[=:]")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RemoteCode:
+class RemoteCode(Frozen):
     """A call that runs code from a model repository without saying which commit."""
 
     path: str
@@ -34,8 +33,7 @@ class RemoteCode:
     """The revision as written, None where there is none."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceCode:
+class SourceCode(Frozen):
     """The code at one moment; paths are relative to the project and use forward slashes."""
 
     files: Mapping[str, str]

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from envguard.frozen import Frozen
 
 BYTECODE = "__pycache__"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tree:
+class Tree(Frozen):
     """One walk. Paths are relative, with ``/``."""
 
     files: dict[str, os.stat_result]
