@@ -149,30 +149,33 @@ def look_closer(
     The Python files of ``watched`` distributions are hashed, all files where ``everything`` is wanted (seconds a
     gigabyte; ``progress`` is told how far it is).
     """
+    from envguard import lookcache
     from envguard.probes import uvcache
     from envguard.probes.contents import read_contents
     from envguard.probes.elf import read_cuda_links
-    from envguard.probes.tree import walk
+    from envguard.probes.tree import Tree, walk
 
-    site_packages = observation.interpreter.site_packages
-    with _without_collection():
-        tree = walk(site_packages, with_bytecode=everything)
+    site_packages, distributions = observation.interpreter.site_packages, observation.distributions
+    kept = cache or StatCache.default()
+    names = frozenset(map(canonical, watched))
+
+    def read(tree: Tree) -> lookcache.Compared:
         contents = read_contents(
-            site_packages,
-            observation.distributions,
-            tree,
-            watched=frozenset(map(canonical, watched)),
-            everything=everything,
-            cache=cache or StatCache.default(),
-            progress=progress,
+            site_packages, distributions, tree, watched=names, everything=everything, cache=kept, progress=progress
         )
-    place = uvcache.cache_directory(os.environ if environ is None else environ)
-    changed = uvcache.explain(contents.changed, observation.distributions, site_packages, place)
-    return replace(
-        observation,
-        contents=replace(contents, changed=changed),
-        cuda_links=read_cuda_links(site_packages, tree.files, contents.modules),
-    )
+        place = uvcache.cache_directory(os.environ if environ is None else environ)
+        changed = uvcache.explain(contents.changed, distributions, site_packages, place)
+        return lookcache.Compared(
+            contents=replace(contents, changed=changed),
+            cuda_links=read_cuda_links(site_packages, tree.files, contents.modules),
+        )
+
+    with _without_collection():
+        if everything:
+            compared = read(walk(site_packages, with_bytecode=True))
+        else:
+            compared = lookcache.compare(site_packages, distributions, names, read, kept)
+    return replace(observation, contents=compared.contents, cuda_links=compared.cuda_links)
 
 
 @contextlib.contextmanager

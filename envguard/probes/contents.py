@@ -61,6 +61,8 @@ class Contents(Frozen):
     bytecode: tuple[tuple[str, str], ...]
     """(file, what is wrong with it) of ``.pyc`` files that can run something else than their source; () unless
     everything is hashed."""
+    elsewhere: tuple[str, ...]
+    """Files that were looked at although the walk did not meet them: outside site-packages, or behind a link."""
 
 
 def read_contents(
@@ -121,6 +123,7 @@ def read_contents(
         bytecode=_bytecode(site_packages, tree, {row.path for own in rows.values() for row in own})
         if everything
         else (),
+        elsewhere=tuple(sorted({*claims, *(f"{directory}/RECORD" for directory in rows)} - tree.files.keys())),
     )
 
 
