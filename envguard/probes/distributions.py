@@ -140,13 +140,14 @@ def _read_headers(path: str, problems: list[str]) -> tuple[dict[str, str], tuple
     headers: dict[str, str] = {}
     requires: list[str] = []
     for line in head.splitlines():
-        if not line.strip():
+        if line.startswith(("Name:", "Version:", "Requires-Dist:")):
+            key, _, value = line.partition(":")
+            if key == "Requires-Dist":
+                requires.append(value.strip())
+            else:
+                headers.setdefault(key.lower(), value.strip())
+        elif not line or line.isspace():
             break  # the description follows
-        key, colon, value = line.partition(":")
-        if colon and key in ("Name", "Version"):
-            headers.setdefault(key.lower(), value.strip())
-        elif colon and key == "Requires-Dist":
-            requires.append(value.strip())
     return headers, tuple(requires)
 
 
