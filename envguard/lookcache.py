@@ -19,7 +19,7 @@ from envguard.frozen import Frozen
 from envguard.probes.contents import Contents, Overlap
 from envguard.probes.distributions import Distribution
 from envguard.probes.elf import CudaLinks
-from envguard.probes.tree import Tree, walk
+from envguard.probes.tree import Tree, digest, walk
 from envguard.statcache import StatCache, has_settled, signature
 
 EDITION = 1
@@ -42,28 +42,22 @@ def compare(
 ) -> Compared:
     """What ``read`` tells of the walked ``site_packages``, remembered."""
     started = time.time_ns()
-    tree = walk(site_packages)
-    key = _key(tree, distributions, watched)
+    installed = [(dist.directory, dist.name, dist.has_record) for dist in distributions]
+    asked = sha256(repr((EDITION, installed, sorted(watched))).encode()).hexdigest()
     name = f"compared-{sha256(os.fsencode(site_packages)).hexdigest()[:20]}.json"
     known = cache.read(name)
-    if known is not None and known["key"] == key:
+    if known is not None and known["asked"] == asked and known["tree"] == digest(site_packages):
         elsewhere = _look(site_packages, known["elsewhere"])
         if known["elsewhere"] == {path: signature(status) for path, status in elsewhere.items()}:
             return _read_document(known)
+    tree = walk(site_packages)
     compared = read(tree)
     elsewhere = _look(site_packages, compared.contents.elsewhere)
     seen = (*tree.files.values(), *elsewhere.values())
     if not compared.contents.changed and all(has_settled(status, started) for status in seen):
         signatures = {path: signature(status) for path, status in elsewhere.items()}
-        cache.write(name, {"key": key, "elsewhere": signatures, **_document(compared)})
+        cache.write(name, {"asked": asked, "tree": tree.digest(), "elsewhere": signatures, **_document(compared)})
     return compared
-
-
-def _key(tree: Tree, distributions: Sequence[Distribution], watched: frozenset[str]) -> str:
-    installed = [(dist.directory, dist.name, dist.has_record) for dist in distributions]
-    asked = repr((EDITION, installed, sorted(watched), tree.directories, tree.unreadable))
-    files = [f"{path}\0{signature(status)}" for path, status in tree.files.items()]
-    return sha256("\n".join((asked, *files)).encode(errors="surrogateescape")).hexdigest()
 
 
 def _look(site_packages: Path, paths: Iterable[str]) -> dict[str, os.stat_result]:

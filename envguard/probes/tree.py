@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
 from envguard.frozen import Frozen
+from envguard.statcache import signature
 
 BYTECODE = "__pycache__"
 
@@ -28,12 +30,36 @@ class Tree(Frozen):
     unreadable: tuple[str, ...]
     """Directories that could not be listed."""
 
+    def digest(self) -> str:
+        """Changes whenever a file may have changed, or one came or went."""
+        lines = (f"{path}\0{signature(status)}" for path, status in self.files.items())
+        return _digest(lines, self.directories, self.unreadable)
+
 
 def walk(root: Path, *, with_bytecode: bool = False) -> Tree:
     """Walk ``root``; never raises for what lies below it."""
     files: dict[str, os.stat_result] = {}
+    directories, caches, unreadable = _visit(root, files.__setitem__)
+    bytecode = [path for place in caches for path in _list(root, place)] if with_bytecode else ()
+    return Tree(files=files, directories=tuple(directories), bytecode=tuple(bytecode), unreadable=tuple(unreadable))
+
+
+def digest(root: Path) -> str:
+    """``walk(root).digest()``, in half the time: no status is kept."""
+    lines: list[str] = []
+    directories, _, unreadable = _visit(root, lambda path, status: lines.append(f"{path}\0{signature(status)}"))
+    return _digest(lines, directories, unreadable)
+
+
+def _digest(lines: Iterable[str], directories: Iterable[str], unreadable: Iterable[str]) -> str:
+    text = "\n".join((*lines, "", *directories, "", *unreadable))
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _visit(root: Path, see: Callable[[str, os.stat_result], None]) -> tuple[list[str], list[str], list[str]]:
+    """Call ``see`` with every file; the directories, those of bytecode, and those that cannot be listed."""
     directories: list[str] = []
-    bytecode: list[str] = []
+    caches: list[str] = []
     unreadable: list[str] = []
     pending = [""]
     base = os.fspath(root)
@@ -44,19 +70,20 @@ def walk(root: Path, *, with_bytecode: bool = False) -> Tree:
                 for entry in entries:
                     path = place + entry.name
                     if entry.is_dir(follow_symlinks=False):
-                        if entry.name != BYTECODE:
+                        if entry.name == BYTECODE:
+                            caches.append(path)
+                        else:
                             directories.append(path)
                             pending.append(path + "/")
-                        elif with_bytecode:
-                            bytecode += _list(f"{base}/{path}", path)
                         continue
                     try:
-                        files[path] = entry.stat()
+                        status = entry.stat()
                     except OSError:  # a link that leads nowhere, or round in a circle
-                        files[path] = entry.stat(follow_symlinks=False)
+                        status = entry.stat(follow_symlinks=False)
+                    see(path, status)
         except OSError:
             unreadable.append(place.rstrip("/"))
-    return Tree(files=files, directories=tuple(directories), bytecode=tuple(bytecode), unreadable=tuple(unreadable))
+    return directories, caches, unreadable
 
 
 @contextlib.contextmanager
@@ -70,8 +97,8 @@ def _listing(directory: str) -> Iterator[Iterator[os.DirEntry[str]]]:
         os.close(descriptor)
 
 
-def _list(directory: str, path: str) -> list[str]:
+def _list(root: Path, directory: str) -> list[str]:
     try:
-        return [f"{path}/{name}" for name in os.listdir(directory)]
+        return [f"{directory}/{name}" for name in os.listdir(root / directory)]
     except OSError:  # bytecode that nobody can read does nothing either
         return []
