@@ -42,8 +42,16 @@ def _terminal_width() -> int:
         return 80
 
 
+def console() -> NoReturn:
+    """The console script: ``main``, and out at once.
+
+    (Everything has been flushed then; to take the interpreter down object by object costs a tenth of a fast start.)
+    """
+    os._exit(main())
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script; returns the exit code."""
+    """Run one command; returns the exit code."""
     return run("envguard", _command, arguments)
 
 
