@@ -25,6 +25,8 @@ class _FrozenType(type):
     _defaults: dict[str, Any]
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _FrozenType:
+        if any(getattr(base, "_fields", ()) for base in bases):
+            raise TypeError(f"{name} derives from a class with fields: declare all of them in one class")
         fields = dict.fromkeys(namespace.get("__annotations__", ()))
         defaults = {field: namespace.pop(field) for field in fields if field in namespace}
         return super().__new__(
@@ -59,6 +61,13 @@ class Frozen(metaclass=_FrozenType):
 
     def __repr__(self) -> str:
         return f"{type(self).__qualname__}({', '.join(f'{k}={v!r}' for k, v in as_dict(self).items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (type(self), as_dict(self))
+
+
+def _make(cls: type[Frozen], values: dict[str, Any]) -> Frozen:
+    return cls(**values)
 
 
 Value = TypeVar("Value", bound=Frozen)
