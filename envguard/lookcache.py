@@ -57,6 +57,8 @@ def compare(
     if not compared.contents.changed and all(has_settled(status, started) for status in seen):
         signatures = {path: signature(status) for path, status in elsewhere.items()}
         cache.write(name, {"asked": asked, "tree": tree.digest(), "elsewhere": signatures, **_document(compared)})
+    elif known is not None:
+        cache.write(name, None)  # no later look needs to take its digest first
     return compared
 
 

@@ -52,7 +52,7 @@ def digest(root: Path) -> str:
 
 
 def _digest(lines: Iterable[str], directories: Iterable[str], unreadable: Iterable[str]) -> str:
-    text = "\n".join((*lines, "", *directories, "", *unreadable))
+    text = "\0".join((*lines, "", *directories, "", *unreadable))  # which no name can hold
     return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
