@@ -7,9 +7,8 @@ only where bytecode is asked for. Nothing is opened.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 
@@ -66,35 +65,35 @@ def _visit(root: Path, see: Callable[[str, os.stat_result], None]) -> tuple[list
     while pending:
         place = pending.pop()
         try:
-            with _listing(f"{base}/{place}") as entries:
-                for entry in entries:
-                    path = place + entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        if entry.name == BYTECODE:
-                            caches.append(path)
-                        else:
-                            directories.append(path)
-                            pending.append(path + "/")
-                        continue
-                    try:
-                        status = entry.stat()
-                    except OSError:  # a link that leads nowhere, or round in a circle
-                        status = entry.stat(follow_symlinks=False)
-                    see(path, status)
+            # Through a descriptor, so that the status of an entry needs no walk down from the root.
+            descriptor = os.open(f"{base}/{place}", os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             unreadable.append(place.rstrip("/"))
+            continue
+        try:
+            with os.scandir(descriptor) as entries:
+                for entry in entries:
+                    name = entry.name
+                    path = place + name
+                    if not entry.is_dir(follow_symlinks=False):
+                        see(path, _status(entry))
+                    elif name == BYTECODE:
+                        caches.append(path)
+                    else:
+                        directories.append(path)
+                        pending.append(path + "/")
+        except OSError:
+            unreadable.append(place.rstrip("/"))
+        finally:
+            os.close(descriptor)
     return directories, caches, unreadable
 
 
-@contextlib.contextmanager
-def _listing(directory: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """The entries of a directory; through a descriptor, so that their status needs no walk down from the root."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _status(entry: os.DirEntry[str]) -> os.stat_result:
     try:
-        with os.scandir(descriptor) as entries:
-            yield entries
-    finally:
-        os.close(descriptor)
+        return entry.stat()
+    except OSError:  # a link that leads nowhere, or round in a circle
+        return entry.stat(follow_symlinks=False)
 
 
 def _list(root: Path, directory: str) -> list[str]:
