@@ -6,7 +6,6 @@ checks here are pure functions of ``HostFacts``, in the style of envguard's regi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from dflash.compile.machine import CHECKS as COMPILE_CHECKS
 from dflash.compile.machine import look_at_machine
 from dflash.host import HostFacts, look_at_host
 from envguard.findings import Check, Problem, Repair, run_checks
+from envguard.frozen import replace
 from envguard.guard import check_project
 from envguard.report import Report
 
@@ -33,7 +33,7 @@ def examine(project: Path | None = None, profile: str = "auto") -> Report:
     report = check_project(project, profile).plus(run_checks(CHECKS, host), {"DFL": "Machine"})
     report = report.plus(run_checks(COMPILE_CHECKS, look_at_machine(devices=host.gpus)), COMPILE_FAMILIES)
     told = [f"GPU {g.index} {g.name} (capability {g.capability}, {g.sm_count} SMs)" for g in host.gpus]
-    return dataclasses.replace(report, judged=", ".join([report.judged, *told]))
+    return replace(report, judged=", ".join([report.judged, *told]))
 
 
 def _compiler(host: HostFacts) -> Iterable[Problem]:

@@ -1,6 +1,6 @@
 """``python -m envguard``: the same as the console script."""
 
-from envguard.cli import main
+from envguard.cli import console
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    console()

@@ -7,18 +7,17 @@ shallow clones may lack the revision: then the ``problem`` says what to fetch. I
 from __future__ import annotations
 
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import LockError
+from envguard.frozen import Frozen
 from envguard.lock import Lock, load_lock, parse_lock
 
 TIMEOUT = 30.0
 """Seconds for one ``git show``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Base:
+class Base(Frozen):
     """The state before a change."""
 
     name: str

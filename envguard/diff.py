@@ -7,11 +7,11 @@ compared because one side does not know it. It reads nothing and prints nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from envguard.errors import FINDINGS, OK
+from envguard.frozen import Frozen
 from envguard.pkg import same_version, version
 from envguard.probes.interpreter import find_interpreter
 from envguard.probes.torch_build import TorchBuild
@@ -29,8 +29,7 @@ GROUPS: dict[Group, str] = {
 """Titles, in the order of the report."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class Change(Frozen):
     """One thing that differs; ``before`` belongs to the first side."""
 
     group: Group
@@ -39,8 +38,7 @@ class Change:
     after: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class Difference(Frozen):
     """The whole comparison."""
 
     left: Side

@@ -9,16 +9,15 @@ installed it, GPUs), ``edited`` (files that differ from their RECORD: how many a
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envguard.atomic import sha256_bytes
 from envguard.errors import UsageError
+from envguard.frozen import Frozen, as_dict
 from envguard.observe import Observation
 from envguard.probes.distributions import Origin
 from envguard.probes.torch_build import TorchBuild
@@ -35,8 +34,7 @@ PLACE_VARIABLES = (
 """Variables that name a directory or a device of this machine: recorded, not hashed. So is what ends in _DIR."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrozenDistribution:
+class FrozenDistribution(Frozen):
     """One distribution of an ``env.json``."""
 
     name: str
@@ -47,8 +45,7 @@ class FrozenDistribution:
     """``editable``, ``directory`` or a URL with its commit; None for an index."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FrozenEnvironment:
+class FrozenEnvironment(Frozen):
     """One ``env.json``, read back."""
 
     env_id: str
@@ -81,7 +78,7 @@ def freeze_document(observation: Observation, code: dict[str, Any] | None = None
             }
             for dist in observation.distributions
         ],
-        "torch": dataclasses.asdict(observation.torch) if observation.torch else None,
+        "torch": as_dict(observation.torch) if observation.torch else None,
         "driver": observation.driver,
         "variables": {name: value for name, value in observation.variables if not _is_place(name)},
     }
@@ -92,7 +89,7 @@ def freeze_document(observation: Observation, code: dict[str, Any] | None = None
         "prefix": str(observation.interpreter.prefix),
         "executable": str(observation.interpreter.executable),
         "site_packages": str(observation.interpreter.site_packages),
-        "gpus": None if observation.gpus is None else [dataclasses.asdict(gpu) for gpu in observation.gpus],
+        "gpus": None if observation.gpus is None else [as_dict(gpu) for gpu in observation.gpus],
         "installers": dict(sorted(installers.items())),
         "origins": {dist.name: _without_login(dist.origin.url) for dist in observation.distributions if dist.origin},
         "variables": {name: value for name, value in observation.variables if _is_place(name)},

@@ -8,23 +8,22 @@ with the only version that the lock has for this interpreter. No I/O, no uv.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from envguard.frozen import NOTHING, Frozen
 from envguard.lock import NO_REWRITES, Edge, Lock, Metadata, Package, Rewrites, Source
 from envguard.pkg import canonical, marker_holds
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Expected:
+class Expected(Frozen):
     """Names are normalised; a version is None where the lock leaves it open (a dynamic project version)."""
 
     lock: Path
     required: dict[str, str | None]
     optional: dict[str, str | None]
     """Allowed and not required; disjoint from ``required``."""
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, Source] = NOTHING
     """Where each of them is taken from."""
     extras: frozenset[tuple[str, str]] = frozenset()
     """(name, extra) of every extra that the required ones ask for."""

@@ -8,10 +8,10 @@ check that raises becomes an ``error`` finding while the others go on: what coul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from envguard.errors import ToolError
+from envguard.frozen import Frozen
 from envguard.policy import Severity, Waiver
 
 Status = Literal["error", "fail", "warn", "waived", "skip"]
@@ -31,8 +31,7 @@ INCLUDED: dict[Tier, tuple[Tier, ...]] = {
 Context = TypeVar("Context")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
+class Repair(Frozen):
     """What uv has to do about a finding; the repairs of all findings merge into one command."""
 
     lock: bool = False
@@ -50,8 +49,7 @@ class Repair:
 NO_REPAIR = Repair()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class Problem(Frozen):
     """One thing that a check found wrong."""
 
     subject: str
@@ -67,15 +65,13 @@ class Problem:
     repair: Repair = NO_REPAIR
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Skip:
+class Skip(Frozen):
     """The check does not apply, which is neither a pass nor a failure."""
 
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check(Generic[Context]):
+class Check(Frozen, Generic[Context]):
     """One entry of a registry."""
 
     id: str
@@ -90,8 +86,7 @@ class Check(Generic[Context]):
     """What a finding of it says, for the page about it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(Frozen):
     """One result that a report shows."""
 
     id: str

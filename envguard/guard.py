@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError, PolicyError
 from envguard.expect import Expected
 from envguard.findings import Check, Finding, Tier, run_checks
+from envguard.frozen import replace
 from envguard.inspection import Inspection
 from envguard.lockcache import load_expected
 from envguard.observe import Observation, look_closer, observe

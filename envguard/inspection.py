@@ -6,12 +6,12 @@ In: values that others have read. Out: the frozen ``Inspection`` that every chec
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envguard.expect import Expected
 from envguard.findings import Finding, Skip
+from envguard.frozen import Frozen
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
 from envguard.surroundings import Surroundings
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from envguard.probes.uv_lock import LockCheck
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inspection:
+class Inspection(Frozen):
     """One judgement's input."""
 
     observation: Observation
@@ -45,7 +44,7 @@ class Inspection:
     """What the lock and the policy were before a change; None where no base was named."""
     today: datetime.date
     """The day that waivers are judged by."""
-    around: Surroundings = field(default_factory=Surroundings)
+    around: Surroundings = Surroundings()
     """What only some tiers and policies ask for."""
     found: tuple[Finding, ...] = ()
     """What the other checks found; only the checks of the policy itself, which run last, may look at it."""

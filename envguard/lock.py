@@ -7,18 +7,18 @@ understand; it evaluates no marker and decides nothing (``expect.py`` does), and
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from envguard.errors import LockError
+from envguard.frozen import NOTHING, Frozen
 
 LOCK_VERSION = 1
 SOURCE_KINDS = ("registry", "git", "url", "path", "directory", "editable", "virtual")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Edge:
+class Edge(Frozen):
     """One requirement of a package, as resolved."""
 
     name: str
@@ -28,8 +28,7 @@ class Edge:
     extras: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class Source(Frozen):
     """Where uv takes a package from."""
 
     kind: str
@@ -38,8 +37,7 @@ class Source:
     """The index, repository or path, as the lock has it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Package:
+class Package(Frozen):
     """One locked package; a name occurs several times where versions differ by marker."""
 
     name: str
@@ -53,13 +51,12 @@ class Package:
     resolution_markers: tuple[str, ...]
     """The package holds where one of these is true; () means everywhere."""
     dependencies: tuple[Edge, ...]
-    extras: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
-    groups: dict[str, tuple[Edge, ...]] = field(default_factory=dict)
+    extras: Mapping[str, tuple[Edge, ...]] = NOTHING
+    groups: Mapping[str, tuple[Edge, ...]] = NOTHING
     default_groups: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Metadata:
+class Metadata(Frozen):
     """Requirements that the project states in place of a package's own (``dependency-metadata``)."""
 
     name: str
@@ -68,8 +65,7 @@ class Metadata:
     requires: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rewrites:
+class Rewrites(Frozen):
     """Where the resolution departs from what packages say of themselves, by the project's will (``[tool.uv]``)."""
 
     metadata: tuple[Metadata, ...] = ()
@@ -82,8 +78,7 @@ class Rewrites:
 NO_REWRITES = Rewrites()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lock:
+class Lock(Frozen):
     """One parsed lock file."""
 
     path: Path

@@ -8,16 +8,15 @@ distribution's ``problem``, ``torch_problem``), so that a broken environment can
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen, replace
 from envguard.pkg import canonical
 from envguard.probes import gpu, imports, interpreter
 from envguard.probes.distributions import Distribution, read_installed
@@ -44,8 +43,7 @@ RELEVANT_VARIABLES = re.compile(
 """Variables that change what is imported or computed. Nothing that carries a credential matches."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Observation:
+class Observation(Frozen):
     """One environment at one moment; no field holds a time."""
 
     interpreter: Interpreter
@@ -151,30 +149,33 @@ def look_closer(
     The Python files of ``watched`` distributions are hashed, all files where ``everything`` is wanted (seconds a
     gigabyte; ``progress`` is told how far it is).
     """
+    from envguard import lookcache
     from envguard.probes import uvcache
     from envguard.probes.contents import read_contents
     from envguard.probes.elf import read_cuda_links
-    from envguard.probes.tree import walk
+    from envguard.probes.tree import Tree, walk
 
-    site_packages = observation.interpreter.site_packages
-    with _without_collection():
-        tree = walk(site_packages, with_bytecode=everything)
+    site_packages, distributions = observation.interpreter.site_packages, observation.distributions
+    kept = cache or StatCache.default()
+    names = frozenset(map(canonical, watched))
+
+    def read(tree: Tree) -> lookcache.Compared:
         contents = read_contents(
-            site_packages,
-            observation.distributions,
-            tree,
-            watched=frozenset(map(canonical, watched)),
-            everything=everything,
-            cache=cache or StatCache.default(),
-            progress=progress,
+            site_packages, distributions, tree, watched=names, everything=everything, cache=kept, progress=progress
         )
-    place = uvcache.cache_directory(os.environ if environ is None else environ)
-    changed = uvcache.explain(contents.changed, observation.distributions, site_packages, place)
-    return dataclasses.replace(
-        observation,
-        contents=dataclasses.replace(contents, changed=changed),
-        cuda_links=read_cuda_links(site_packages, tree.files, contents.modules),
-    )
+        place = uvcache.cache_directory(os.environ if environ is None else environ)
+        changed = uvcache.explain(contents.changed, distributions, site_packages, place)
+        return lookcache.Compared(
+            contents=replace(contents, changed=changed),
+            cuda_links=read_cuda_links(site_packages, tree.files, contents.modules),
+        )
+
+    with _without_collection():
+        if everything:
+            compared = read(walk(site_packages, with_bytecode=True))
+        else:
+            compared = lookcache.compare(site_packages, distributions, names, read, kept)
+    return replace(observation, contents=compared.contents, cuda_links=compared.cuda_links)
 
 
 @contextlib.contextmanager
@@ -198,7 +199,7 @@ def _with_record(dist: Distribution, record: Record | None) -> Distribution:
         record = UNREADABLE
     problem = "; ".join(each for each in (dist.problem, record.problem) if each) or None
     is_editable = dist.origin is not None and dist.origin.editable
-    return dataclasses.replace(dist, fingerprint=None if is_editable else record.fingerprint, problem=problem)
+    return replace(dist, fingerprint=None if is_editable else record.fingerprint, problem=problem)
 
 
 def _places_of_sitecustomize(judged: Interpreter, environ: Mapping[str, str]) -> list[str]:

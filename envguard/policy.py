@@ -11,11 +11,11 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
 
 from envguard.errors import PolicyError
+from envguard.frozen import NOTHING, Frozen
 from envguard.pkg import canonical, specifier_set, version
 from envguard.policyfile import Document, Place, describe, read_document
 from envguard.strict import StrictTable, Trouble
@@ -28,8 +28,7 @@ DEFAULT_WATCHED = ("torch", "transformers", "triton", "tokenizers", "safetensors
 Severity = Literal["fail", "warn"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TorchRule:
+class TorchRule(Frozen):
     """One accepted build of torch; a field that is None is not judged."""
 
     version: str
@@ -38,8 +37,7 @@ class TorchRule:
     git_version: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
+class Profile(Frozen):
     """One kind of environment that the project supports."""
 
     name: str
@@ -65,8 +63,7 @@ class Profile:
     """Whether the project compiles CUDA code itself, so that nvcc has to fit torch's CUDA release."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Waiver:
+class Waiver(Frozen):
     """One finding that is known, accepted and owned, until a day."""
 
     check: str
@@ -79,8 +76,7 @@ class Waiver:
     """The last day on which it holds; at most ``MAX_WAIVER_DAYS`` ahead."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
+class Policy(Frozen):
     """One parsed ``envguard.toml``."""
 
     path: Path
@@ -105,7 +101,7 @@ class Policy:
     auto_with_driver: str | None
     auto_without_driver: str | None
     profiles: tuple[Profile, ...]
-    places: Mapping[Key, Place] = field(default_factory=dict)
+    places: Mapping[Key, Place] = NOTHING
     """Where each key of the policy stands."""
 
     def where(self, *key: str | int) -> Place:

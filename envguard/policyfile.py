@@ -10,11 +10,11 @@ from __future__ import annotations
 import codecs
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envguard.errors import PolicyError
+from envguard.frozen import Frozen
 from envguard.probes.files import read_head
 from envguard.strict import Trouble
 from envguard.tomllines import Key, dotted, locate
@@ -23,8 +23,7 @@ SCHEMA = 1
 MAX_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class Place(Frozen):
     """A line of a file."""
 
     path: Path
@@ -34,8 +33,7 @@ class Place:
         return f"{self.path}:{self.line}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Document:
+class Document(Frozen):
     """A merged policy."""
 
     path: Path

@@ -7,15 +7,14 @@ only there where a directory is named. It parses nothing and installs nothing.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import PolicyError, UsageError
+from envguard.frozen import Frozen
 from envguard.policy import FILE_NAME
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Project:
+class Project(Frozen):
     """A directory that holds a policy."""
 
     root: Path

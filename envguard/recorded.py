@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from envguard.frozen import NOTHING, Frozen
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
+
+class Recorded(Frozen):
     """What was observed when the environment was good."""
 
     path: Path
@@ -21,7 +21,7 @@ class Recorded:
     """None where they were not recorded."""
     code: Mapping[str, str] | None
     """Path → sha256 of the project's own files; None where they were not recorded."""
-    distributions: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    distributions: Mapping[str, tuple[str, str | None]] = NOTHING
     """Name to version and fingerprint."""
     problem: str | None = None
     """Why nothing can be compared, None where it can."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.findings import NO_REPAIR, Repair
+from envguard.frozen import Frozen
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workplace:
+class Workplace(Frozen):
     """Where a repair is done."""
 
     uv: str
@@ -26,8 +25,7 @@ class Workplace:
     """The environment that was judged."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class Step(Frozen):
     """One command of a repair."""
 
     argv: tuple[str, ...]

@@ -11,13 +11,13 @@ import importlib
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from envguard.envjson import FrozenEnvironment, freeze_document, load_env, read_document
 from envguard.errors import LockError, UsageError
 from envguard.expect import expect
+from envguard.frozen import Frozen, replace
 from envguard.lock import load_lock
 from envguard.observe import Observation, look_closer, observe
 from envguard.pkg import canonical, marker_holds
@@ -28,8 +28,7 @@ Kind = Literal["env.json", "uv.lock", "pylock.toml", "environment"]
 ALLOWED = "an env.json, a uv.lock, a pylock.toml, a virtual environment, a run directory or a project"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class Item(Frozen):
     """One package of a side; a field that is None is not known."""
 
     version: str | None
@@ -41,8 +40,7 @@ class Item:
     """Whether it may be missing: an extra or group of a lock that is not installed by default."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Side:
+class Side(Frozen):
     """One side of a comparison; a field that is None is not known by this kind of source."""
 
     name: str

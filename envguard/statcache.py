@@ -14,10 +14,11 @@ import os
 import stat
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from envguard.frozen import Frozen
 
 SCHEMA = 1
 MAX_BYTES = 256 << 20
@@ -43,8 +44,7 @@ def cache_directory(environ: Mapping[str, str]) -> Path | None:
     return Path(base) / "envguard" if os.path.isabs(base) else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StatCache:
+class StatCache(Frozen):
     """The documents of one user."""
 
     directory: Path | None

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from envguard.frozen import Frozen
 from envguard.tomllines import Key
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
+class Trouble(Frozen):
     """One thing that is wrong with a document."""
 
     key: Key

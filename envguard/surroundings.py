@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
 from envguard.errors import PolicyError, ProbeError
 from envguard.findings import Tier
+from envguard.frozen import NOTHING, Frozen, replace
 from envguard.observe import Observation
 from envguard.policy import Policy, Profile
 from envguard.recorded import Recorded, load_recorded
@@ -27,19 +27,17 @@ if TYPE_CHECKING:
 Fact = TypeVar("Fact")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Libraries:
+class Libraries(Frozen):
     """CUDA libraries of the environment and of the system."""
 
     own: frozenset[str]
     exposed: tuple[Exposed, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Surroundings:
+class Surroundings(Frozen):
     """The facts that only some judgements need."""
 
-    ruled_variables: Mapping[str, str] = field(default_factory=dict)
+    ruled_variables: Mapping[str, str] = NOTHING
     """Every set variable that the profile's rules name, whether or not it is among the observed ones."""
     recorded: Recorded | None = None
     source: SourceCode | None = None
@@ -47,7 +45,7 @@ class Surroundings:
     toolkit: Toolkit | None = None
     was_toolkit_sought: bool = False
     smoke: Smoke | None = None
-    problems: Mapping[str, str] = field(default_factory=dict)
+    problems: Mapping[str, str] = NOTHING
     """Name of a field → why it could not be read."""
 
     def demand(self, name: str) -> None:

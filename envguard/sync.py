@@ -11,11 +11,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import CheckCrashed, ProbeError, ToolError, UsageError
 from envguard.findings import Repair
+from envguard.frozen import Frozen
 from envguard.guard import check_project, find_uv
 from envguard.pkg import satisfies
 from envguard.policy import load_policy
@@ -26,8 +26,7 @@ from envguard.repair import Step, Workplace, repair_steps
 from envguard.report import Report
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Frozen):
     """What there is to do."""
 
     project: Path

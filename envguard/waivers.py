@@ -7,12 +7,12 @@ In: findings, the policy's waivers and the day. Out: the findings, those that a 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from envguard.findings import Finding
+from envguard.frozen import replace
 from envguard.policy import Waiver
 
 
@@ -37,5 +37,5 @@ def _judge(finding: Finding, live: Sequence[Waiver]) -> Finding:
         return finding
     for waiver in live:
         if matches(waiver, finding):
-            return dataclasses.replace(finding, status="waived", waiver=waiver)
+            return replace(finding, status="waived", waiver=waiver)
     return finding

@@ -62,7 +62,7 @@ class _Installed:
         return dist.requires
 
     def requirements(self, dist: Distribution, only: frozenset[str] | None = None) -> tuple[Requirement, ...]:
-        """What ``dist`` needs here (of ``only`` these), with the extras that somebody asks of it."""
+        """What ``dist`` needs here (of ``only`` these) and may lack, with the extras that somebody asks of it."""
         key = (dist.name, frozenset(self.extras.get(dist.name, ())), only)
         if key not in self._known:
             self._known[key] = tuple(self._read(dist, key[1], only))
@@ -74,6 +74,8 @@ class _Installed:
             if asks_extra and not extras:
                 continue  # most lines of most distributions, and parsing is what takes the time
             if only is not None and _name_of(line) not in only:
+                continue
+            if self.is_plainly_satisfied(line):
                 continue
             parsed = requirement(line)
             if parsed is None or not applies(parsed, self.environment, extras if asks_extra else ()):
@@ -87,20 +89,14 @@ class _Installed:
             else:
                 yield parsed
 
-    def is_plainly_satisfied(self, dist: Distribution, names: frozenset[str]) -> bool:
-        """Whether all that ``dist`` says of ``names`` holds whatever its markers say: none needs to be parsed then.
+    def is_plainly_satisfied(self, line: str) -> bool:
+        """Whether ``line`` holds whatever its marker says and asks for no extra, so that it need not be parsed.
 
-        (Reading requirements and markers costs a tenth of a fast judgement.) False means only that one has to look.
+        (Reading requirements and markers takes most of the time here.) False means only that one has to look.
         """
-        if self.overrides:
-            return False
-        for line in self.lines(dist):
-            if (name := _name_of(line)) not in names or name == dist.name or name not in self.by_name:
-                continue
-            plain = _PLAIN.fullmatch(line.partition(";")[0].strip())
-            if plain is None or not satisfies(self.by_name[name].version, plain[1]):
-                return False
-        return True
+        found = self.by_name.get(_name_of(line))
+        plain = _PLAIN.fullmatch(line.partition(";")[0].strip())
+        return found is not None and plain is not None and not self.overrides and satisfies(found.version, plain[1])
 
     def ask_for_extras(self) -> None:
         """Note the extras that installed distributions ask of others, until nothing new is asked for."""
@@ -177,8 +173,6 @@ def _families(case: Inspection) -> Iterable[Problem]:
     for family in FAMILIES:
         members = [installed.by_name[name] for name in sorted(family & installed.by_name.keys())]
         for dist in members if len(members) > 1 else ():
-            if installed.is_plainly_satisfied(dist, family):
-                continue
             for parsed in installed.requirements(dist, only=family - {dist.name}):
                 if canonical(parsed.name) in installed.by_name:
                     yield from _compare(case, installed, dist, parsed)

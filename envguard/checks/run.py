@@ -13,11 +13,11 @@ from fnmatch import fnmatchcase
 from envguard.findings import Check, Problem
 from envguard.inspection import Inspection
 
-NUMERIC = re.compile(
+NUMERIC = (
     r"NVIDIA_TF32_OVERRIDE|CUBLAS_WORKSPACE_CONFIG|ATEN_CPU_CAPABILITY|MKL_CBWR|MKL_ENABLE_INSTRUCTIONS|"
     r"(TORCH|PYTORCH|TORCHINDUCTOR|TORCHDYNAMO|TRITON|FLA)_\w+"
 )
-HARMLESS = re.compile(
+HARMLESS = (
     r"\w+_(DIR|HOME|PATH|LOGS?|LOG_LEVEL|ALLOC_CONF|THREADS)|TORCH_(SHOW_CPP_STACKTRACES|TRACE|COMPILE_DEBUG|NCCL_\w+|"
     r"DISTRIBUTED_DEBUG|CUDA_ARCH_LIST|FORCE_NO_WEIGHTS_ONLY_LOAD)|TORCHINDUCTOR_(FORCE_DISABLE_CACHES|FX_GRAPH_CACHE|"
     r"AUTOGRAD_CACHE|COMPILE_THREADS|WORKER_START)|TRITON_(PRINT_AUTOTUNING|CACHE_\w+)"
@@ -82,7 +82,7 @@ def _numeric(case: Inspection) -> Iterator[Problem]:
 
 
 def _is_numeric(name: str) -> bool:
-    return NUMERIC.fullmatch(name) is not None and HARMLESS.fullmatch(name) is None
+    return re.fullmatch(NUMERIC, name) is not None and re.fullmatch(HARMLESS, name) is None
 
 
 CHECKS: tuple[Check[Inspection], ...] = (

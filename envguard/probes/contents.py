@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from envguard.frozen import Frozen
 from envguard.probes import records
 from envguard.probes.distributions import Distribution
 from envguard.probes.hashing import ALGORITHMS, Progress, Wanted, digest_files
@@ -24,8 +24,7 @@ from envguard.statcache import StatCache
 Kind = Literal["missing", "size", "content", "unreadable"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangedFile:
+class ChangedFile(Frozen):
     """One file that is not what RECORD says."""
 
     distribution: str
@@ -40,16 +39,14 @@ class ChangedFile:
     """Whether uv's cache holds the changed file too, so that reinstalling from it brings the change back."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Overlap:
+class Overlap(Frozen):
     """One file that several distributions own."""
 
     path: str
     distributions: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contents:
+class Contents(Frozen):
     """What a comparison of site-packages with its RECORDs tells."""
 
     hashed: Literal["watched", "everything"]
@@ -64,6 +61,8 @@ class Contents:
     bytecode: tuple[tuple[str, str], ...]
     """(file, what is wrong with it) of ``.pyc`` files that can run something else than their source; () unless
     everything is hashed."""
+    elsewhere: tuple[str, ...]
+    """Files that were looked at although the walk did not meet them: outside site-packages, or behind a link."""
 
 
 def read_contents(
@@ -124,6 +123,7 @@ def read_contents(
         bytecode=_bytecode(site_packages, tree, {row.path for own in rows.values() for row in own})
         if everything
         else (),
+        elsewhere=tuple(sorted({*claims, *(f"{directory}/RECORD" for directory in rows)} - tree.files.keys())),
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 from envguard.pkg import canonical
 from envguard.probes.files import read_head
 
@@ -20,8 +20,7 @@ MAX_HEADER_BYTES = 64 * 1024
 """Name and Version stand at the top of METADATA; a long description after them is not read."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
+class Origin(Frozen):
     """What ``direct_url.json`` says (PEP 610)."""
 
     url: str
@@ -30,8 +29,7 @@ class Origin:
     """The commit of a version control system that was checked out."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Distribution:
+class Distribution(Frozen):
     """One ``*.dist-info`` (or ``*.egg-info``) entry."""
 
     name: str
@@ -57,8 +55,7 @@ class Distribution:
     RECORD cannot tell, and for an editable one, whose content lies in its project."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Installed:
+class Installed(Frozen):
     """The content of one site-packages at its top level."""
 
     distributions: tuple[Distribution, ...]
@@ -143,13 +140,14 @@ def _read_headers(path: str, problems: list[str]) -> tuple[dict[str, str], tuple
     headers: dict[str, str] = {}
     requires: list[str] = []
     for line in head.splitlines():
-        if not line.strip():
+        if line.startswith(("Name:", "Version:", "Requires-Dist:")):
+            key, _, value = line.partition(":")
+            if key == "Requires-Dist":
+                requires.append(value.strip())
+            else:
+                headers.setdefault(key.lower(), value.strip())
+        elif not line or line.isspace():
             break  # the description follows
-        key, colon, value = line.partition(":")
-        if colon and key in ("Name", "Version"):
-            headers.setdefault(key.lower(), value.strip())
-        elif colon and key == "Requires-Dist":
-            requires.append(value.strip())
     return headers, tuple(requires)
 
 

@@ -11,8 +11,9 @@ import os
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from envguard.frozen import Frozen
 
 CUDA_LIBRARY = re.compile(
     r"lib(cudart|cublas|cublasLt|cudnn|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink|cupti|nccl|nvToolsExt)\.so\.(\d+)"
@@ -27,8 +28,7 @@ _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ = 1, 5, 10
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CudaLinks:
+class CudaLinks(Frozen):
     """What needs which CUDA library. Sonames are such as ``libcudart.so.13``."""
 
     torch: tuple[str, ...]

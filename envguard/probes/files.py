@@ -20,7 +20,12 @@ def read_head(path: str | os.PathLike[str], limit: int) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except ValueError as error:  # a NUL in the path
         raise OSError(errno.EINVAL, "no possible path", os.fspath(path)) from error
-    with os.fdopen(descriptor, "rb") as handle:
+    try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "no regular file", os.fspath(path))
-        return handle.read(limit)
+        head = b""
+        while len(head) < limit and (more := os.read(descriptor, limit - len(head))):
+            head += more
+        return head
+    finally:
+        os.close(descriptor)

@@ -8,11 +8,11 @@ forked afterwards cannot use CUDA (spawned ones can), so call it where nothing f
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 from envguard.probes.programs import is_command
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ _SUCCESS = 0
 _NO_DEVICE = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gpu:
+class Gpu(Frozen):
     """One device as CUDA numbers it."""
 
     index: int

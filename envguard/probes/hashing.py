@@ -14,10 +14,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from envguard.frozen import Frozen
 from envguard.statcache import StatCache, has_settled, signature
 
 Progress = Callable[[int, int], None]
@@ -29,8 +29,7 @@ CHUNK = 1 << 20
 MAX_THREADS = 16
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class Wanted(Frozen):
     """One file to hash."""
 
     path: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import (
     BYTECODE_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -20,11 +19,11 @@ from importlib.machinery import (
     SourcelessFileLoader,
 )
 
+from envguard.frozen import Frozen
 from envguard.probes.interpreter import Interpreter
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportOrigin:
+class ImportOrigin(Frozen):
     """Where one watched import comes from."""
 
     distribution: str

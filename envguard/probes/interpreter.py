@@ -11,10 +11,10 @@ import os
 import site
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError, UsageError
+from envguard.frozen import Frozen
 
 ASK_TIMEOUT = 20.0
 """Seconds that a foreign interpreter gets to say who it is."""
@@ -25,8 +25,7 @@ _ASK = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interpreter:
+class Interpreter(Frozen):
     """One Python installation or virtual environment."""
 
     executable: Path

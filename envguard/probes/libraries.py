@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
+from envguard.probes.programs import find_command
 
 TIMEOUT = 10.0
 
@@ -25,8 +25,7 @@ _CACHED = re.compile(r"^\s*(lib\S+) \([^)]*\) => (\S+)$", re.MULTILINE)
 _OWN_DIRECTORIES = ("nvidia/*/lib", "torch/lib")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exposed:
+class Exposed(Frozen):
     """One library that the loader would find outside the environment."""
 
     name: str
@@ -79,7 +78,8 @@ def _searched(environ: Mapping[str, str]) -> Iterator[Exposed]:
 
 
 def _cached(environ: Mapping[str, str]) -> Iterator[Exposed]:
-    program = shutil.which("ldconfig", path=os.pathsep.join((environ.get("PATH", os.defpath), "/sbin", "/usr/sbin")))
+    path = environ.get("PATH", os.defpath).split(os.pathsep)
+    program = find_command("ldconfig", (*path, "/sbin", "/usr/sbin"))
     if program is None:
         return  # macOS and musl have no cache
     try:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 from envguard.probes.files import read_head
 from envguard.statcache import StatCache, has_settled, signature
 
@@ -35,8 +35,7 @@ class Row(NamedTuple):
     size: int | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Frozen):
     """What one RECORD tells, without its rows."""
 
     fingerprint: str | None

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from envguard.frozen import Frozen
 
 TIMEOUT = 300.0
 """Seconds; the first compilation of flex attention on a busy machine takes one of these minutes."""
@@ -51,8 +52,7 @@ print("MARK" + json.dumps(told))
 """.replace("MARK", _MARK)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Smoke:
+class Smoke(Frozen):
     """What the process told."""
 
     available: bool

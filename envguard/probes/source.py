@@ -12,10 +12,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 
 GIT_TIMEOUT = 20.0
 """Seconds; git status of a large tree on a network file system takes its time."""
@@ -24,8 +24,7 @@ _MENTION = re.compile(rb"trust_remote_code[\"']?\s*[=:]")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RemoteCode:
+class RemoteCode(Frozen):
     """A call that runs code from a model repository without saying which commit."""
 
     path: str
@@ -34,8 +33,7 @@ class RemoteCode:
     """The revision as written, None where there is none."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceCode:
+class SourceCode(Frozen):
     """The code at one moment; paths are relative to the project and use forward slashes."""
 
     files: Mapping[str, str]
@@ -69,24 +67,30 @@ def hash_source(root: Path, entries: Sequence[str]) -> dict[str, str]:
 
 
 def _contents(root: Path, entries: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    for path in sorted({path for entry in entries for path in _walk(root / entry)}):
+    """(relative path, content) of each file, in order."""
+    base = os.fspath(root)
+    for name in sorted({name for entry in entries for name in _walk(base, entry)}):
+        path = os.path.join(base, name)
         try:
-            content = path.read_bytes()
+            with open(path, "rb", buffering=0) as handle:
+                content = handle.readall()
         except OSError as error:
             raise ProbeError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
-        yield Path(os.path.relpath(path, root)).as_posix(), content
+        yield name, content
 
 
-def _walk(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
+def _walk(base: str, entry: str) -> Iterator[str]:
+    """Relative to ``base``. (With strings: one Path for each file takes longer than reading it.)"""
+    place = os.path.join(base, entry)
+    if os.path.isfile(place):
+        yield os.path.relpath(place, base)
         return
-    for directory, names, files in os.walk(path):
+    for directory, names, files in os.walk(place):
         names[:] = [name for name in names if name != "__pycache__" and not name.startswith(".")]
+        inside = os.path.relpath(directory, base)
         for name in files:
-            found = Path(directory, name)
-            if not name.startswith(".") and not name.endswith(".pyc") and found.is_file():
-                yield found
+            if not name.startswith(".") and not name.endswith(".pyc") and os.path.isfile(f"{directory}/{name}"):
+                yield os.path.normpath(f"{inside}/{name}")
 
 
 def find_remote_code(source: bytes, path: str) -> list[RemoteCode]:

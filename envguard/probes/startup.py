@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from envguard.frozen import Frozen
 from envguard.probes.distributions import Distribution
 from envguard.probes.files import read_head
 from envguard.probes.records import Record, is_startup
@@ -22,8 +22,7 @@ _OF_VIRTUALENV = {"_virtualenv.pth": "import _virtualenv"}
 """uv and virtualenv write it into every environment, and no RECORD names it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StartupFile:
+class StartupFile(Frozen):
     """One file that runs, or may run, at every start."""
 
     path: str

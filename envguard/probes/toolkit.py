@@ -12,16 +12,15 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 
 TIMEOUT = 20.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Toolkit:
+class Toolkit(Frozen):
     """One CUDA toolkit."""
 
     nvcc: str

@@ -8,18 +8,17 @@ of no use here: the wheel that the package index serves says ``2.11.0`` while th
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.errors import ProbeError
+from envguard.frozen import Frozen
 from envguard.probes.files import read_head
 
 MAX_BYTES = 64 * 1024
 """The real file has about 300 bytes; anything far larger is not a version file."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TorchBuild:
+class TorchBuild(Frozen):
     """The identity of one build; a field is None where ``version.py`` says None or does not have the name."""
 
     version: str

@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from envguard.frozen import Frozen
 
 TIMEOUT = 120.0
 """Seconds; a stale lock makes uv resolve, and an index out of reach makes it retry."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LockCheck:
+class LockCheck(Frozen):
     """What uv answered."""
 
     is_fresh: bool | None

@@ -7,11 +7,11 @@ Nothing is written, and uv is not called.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from envguard.frozen import replace
 from envguard.pkg import canonical
 from envguard.probes.contents import ChangedFile
 from envguard.probes.distributions import Distribution
@@ -84,7 +84,7 @@ def _explain(
         original = _from_wheel(each, dist, cache)
     now = _read(place)
     lines = changed_lines(original, now) if original is not None and now is not None else None
-    return dataclasses.replace(each, lines=lines, in_cache=in_cache)
+    return replace(each, lines=lines, in_cache=in_cache)
 
 
 def _hash_text(path: Path, status: os.stat_result, algorithm: str) -> str | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator
 
 from envguard.diff import GROUPS, Change, Difference
+from envguard.frozen import as_dict
 
 SCHEMA = 1
 
@@ -44,7 +44,7 @@ def render_json(difference: Difference) -> str:
         "exit_code": difference.exit_code,
         "left": {"name": difference.left.name, "kind": difference.left.kind},
         "right": {"name": difference.right.name, "kind": difference.right.kind},
-        "changes": [dataclasses.asdict(change) for change in difference.changes],
+        "changes": [as_dict(change) for change in difference.changes],
         "not_compared": list(difference.not_compared),
     }
     return json.dumps(document, indent=2) + "\n"

@@ -5,14 +5,13 @@ In: findings. Out: a frozen ``Report`` that knows its status and exit code. It r
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from envguard import errors
 from envguard.findings import Finding, Status
+from envguard.frozen import Frozen, replace
 from envguard.policyfile import Place
 from envguard.repair import Workplace, repair_command
 from envguard.report.places import Places
@@ -23,8 +22,7 @@ RANK: dict[Status, int] = {"error": 0, "fail": 1, "warn": 2, "waived": 3, "skip"
 ReportStatus = Literal["pass", "warn", "fail", "error"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class Report(Frozen):
     """What was judged and what came of it."""
 
     profile: str
@@ -84,7 +82,7 @@ class Report:
     def plus(self, others: Iterable[Finding], titles: dict[str, str]) -> Report:
         """This report with the findings of another registry's checks, and the titles of its families."""
         more = tuple(others)
-        return dataclasses.replace(
+        return replace(
             self,
             titles={**self.titles, **titles},
             findings=self.findings + tuple(finding for finding in more if finding.status != "skip"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from envguard.findings import Finding
+from envguard.frozen import Frozen
 from envguard.pkg import canonical
 from envguard.policy import Policy
 from envguard.policyfile import Place
@@ -37,8 +37,7 @@ IN_LOCK = ("LCK", "PKG")
 """Families that are about what the lock says, save the ids in ``KEYS``."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
+class Places(Frozen):
     """The files that a judgement went by."""
 
     policy: Policy

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from envguard.findings import Finding, Repair, run_checks
+from envguard.frozen import replace
 from envguard.guard import inspect
 from envguard.inspection import Inspection
 from envguard.policy import TorchRule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from envguard import check_project, require
 from envguard.errors import CheckCrashed
 from envguard.findings import Check, Problem
+from envguard.frozen import replace
 from envguard.inspection import Inspection
 from envguard.registry import CHECKS
 from tests.envguard.scratch import Scratch
@@ -41,7 +41,7 @@ def crash_late(case: Inspection) -> Iterator[Problem]:
 def test_a_crash_in_one_check_leaves_the_others(
     drifted: Scratch, monkeypatch: pytest.MonkeyPatch, broken: Check[Inspection], fault: object
 ) -> None:
-    checks = tuple(dataclasses.replace(each, run=fault) if each is broken else each for each in CHECKS)
+    checks = tuple(replace(each, run=fault) if each is broken else each for each in CHECKS)
     monkeypatch.setattr("envguard.registry.CHECKS", checks)
     tier = broken.tier if broken.tier in TIERS else "standard"
     usual = {(each.id, each.status) for each in _judge(drifted, tier, monkeypatch, CHECKS)}
@@ -62,7 +62,7 @@ def _judge(scratch: Scratch, tier: str, monkeypatch: pytest.MonkeyPatch, checks:
 
 
 def test_require_refuses_a_crash(clean: Scratch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    broken = (*CHECKS[:-1], dataclasses.replace(CHECKS[-1], run=crash))
+    broken = (*CHECKS[:-1], replace(CHECKS[-1], run=crash))
     monkeypatch.setattr("envguard.registry.CHECKS", broken)
     with pytest.raises(CheckCrashed, match="injected"):
         require("cpu", project=clean.root, python=clean.python)

@@ -7,7 +7,6 @@ circle.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import sys
@@ -21,6 +20,7 @@ from hypothesis import strategies as st
 from envguard.envjson import freeze_document
 from envguard.errors import ProbeError
 from envguard.findings import run_checks
+from envguard.frozen import replace
 from envguard.guard import inspect
 from envguard.inspection import Inspection
 from envguard.observe import look_closer, observe
@@ -135,7 +135,7 @@ def judge(venv: Path, case: Inspection, *, everything: bool) -> None:
     closer = look_closer(quick, watched=WATCHED, everything=everything, environ={"HOME": str(venv)}, cache=NO_CACHE)
     document = freeze_document(closer)
     assert len(document["env_id"]) == 64
-    findings = run_checks(CHECKS, dataclasses.replace(case, observation=closer))
+    findings = run_checks(CHECKS, replace(case, observation=closer))
     assert [each.message for each in findings if "which is a bug" in each.message] == []
 
 

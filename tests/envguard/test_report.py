@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -15,6 +14,7 @@ from pydantic_sarif.model import StaticAnalysisResultsFormatSarifVersion210JsonS
 
 from envguard import check_project
 from envguard.findings import Finding
+from envguard.frozen import replace
 from envguard.report import FORMATS, Report
 from envguard.report.github import escape_data, escape_property
 from envguard.report.markdown import code, escape, fence
@@ -42,10 +42,8 @@ HOSTILE = "a|b`c``\n::error::x,y:z%0A<b>&\"'\x00\x1b[31m]]>*_[l](u)\r\ud800\u202
 @pytest.fixture
 def hostile(report: Report) -> Report:
     finding = next(each for each in report.findings if each.status == "fail")
-    bad = dataclasses.replace(
-        finding, subject=HOSTILE, message=HOSTILE, expected=HOSTILE, observed=HOSTILE, fix=HOSTILE
-    )
-    return dataclasses.replace(report, findings=(bad,))
+    bad = replace(finding, subject=HOSTILE, message=HOSTILE, expected=HOSTILE, observed=HOSTILE, fix=HOSTILE)
+    return replace(report, findings=(bad,))
 
 
 def test_the_fixture_has_every_status(report: Report) -> None:
@@ -96,7 +94,7 @@ def test_every_documented_json_key_exists(report: Report) -> None:
 
 
 def test_sarif_is_valid_by_its_schema(report: Report, hostile: Report) -> None:
-    for each in (report, hostile, dataclasses.replace(report, findings=())):
+    for each in (report, hostile, replace(report, findings=())):
         SarifLog.model_validate_json(FORMATS["sarif"](each).replace("\\ud800", ""))
 
 
@@ -200,7 +198,7 @@ def test_junit_has_one_case_a_check(report: Report) -> None:
     assert suite is not None
     assert (suite.get("failures"), suite.get("errors")) == ("2", "1")
     assert suite.get("tests") == str(len(cases))
-    strict = ElementTree.fromstring(FORMATS["junit"](dataclasses.replace(report, strict=True)))
+    strict = ElementTree.fromstring(FORMATS["junit"](replace(report, strict=True)))
     assert [child.tag for case in strict.iter("testcase") if case.get("name") == "POL002" for child in case] == [
         "failure"
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ import pytest
 from envguard import check_project
 from envguard.checks.system import runs_on
 from envguard.findings import Finding, run_checks
+from envguard.frozen import replace
 from envguard.guard import freeze, inspect
 from envguard.inspection import Inspection
 from envguard.probes.smoke import smoke_test
@@ -301,9 +301,9 @@ def fake_python(directory: Path, body: str) -> Path:
 def smoked(clean: Scratch, python: Path, timeout: float = 20.0) -> list[tuple[str, str]]:
     """CUD006 of a machine with a driver, where ``python`` answers for torch."""
     case = inspect(clean.root, "cpu", clean.python, tier="fast")
-    around = dataclasses.replace(case.around, smoke=smoke_test(python, timeout))
-    observation = dataclasses.replace(case.observation, driver="580.1")
-    judged: Inspection = dataclasses.replace(case, around=around, observation=observation)
+    around = replace(case.around, smoke=smoke_test(python, timeout))
+    observation = replace(case.observation, driver="580.1")
+    judged: Inspection = replace(case, around=around, observation=observation)
     check = next(check for check in CHECKS if check.id == "CUD006")
     return [(each.subject, each.message) for each in run_checks([check], judged) if each.status != "skip"]
 
