@@ -48,11 +48,7 @@ class Keyring:
             UntrustedError: somebody else could have written the list.
             UsageError: a file in it is not a public key.
         """
-        folder = self._folder("trusted")
-        if folder is None:
-            return {}
-        names = sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name))
-        return {name: self._key(folder / name) for name in names}
+        return {name: self._key(name) for name in self._names()}
 
     def add(self, name: str, key: str) -> None:
         """Trust ``key`` under ``name``.
@@ -75,9 +71,12 @@ class Keyring:
             UsageError: nothing is trusted under that name or with that key.
             StorageError: the directory cannot be written.
         """
-        gone = tuple(name for name, key in self.trusted().items() if name_or_key in (name, key))
+        names = self._names()
+        # By its name also one whose file holds no key any more: that is how it is got rid of.
+        gone = (name_or_key,) if name_or_key in names else ()
+        gone += tuple(name for name, key in (self.trusted() if not gone else {}).items() if name_or_key == key)
         if not gone:
-            known = ", ".join(self.trusted()) or "none"
+            known = ", ".join(names) or "none"
             raise UsageError(f"no trusted key {name_or_key!r:.100}; names: {known}")
         try:
             for name in gone:
@@ -164,10 +163,20 @@ class Keyring:
                 raise UntrustedError(f"{path} can be written by others, so it cannot be believed: chmod go-w {path}")
         return folder
 
-    def _key(self, path: Path) -> str:
-        with path.open("rb") as handle:
-            data = handle.read(_MAX_KEY_BYTES)
-        return parse_public_key(data.decode("ascii", "replace"), origin=str(path))
+    def _names(self) -> list[str]:
+        folder = self._folder("trusted")
+        return sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder else []
+
+    def _key(self, name: str) -> str:
+        path = self.root / "trusted" / name
+        try:
+            with path.open("rb") as handle:
+                data = handle.read(_MAX_KEY_BYTES)
+            return parse_public_key(data.decode("ascii", "replace"), origin=str(path))
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read ({error.strerror}); dflash cache trust remove {name}") from error
+        except UsageError as error:
+            raise UsageError(f"{error}; dflash cache trust remove {name}") from error
 
     def _make(self, name: str) -> None:
         try:

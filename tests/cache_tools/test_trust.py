@@ -391,3 +391,20 @@ def test_a_key_of_its_own_file(tmp_path: Path, cache: Path) -> None:
     cli.run("trust", "add", f"{key}.pub", DFLASH_CACHE_TRUST=trusted)
     assert cli.json("list", DFLASH_CACHE_TRUST=trusted)["snapshots"][0]["trust"] == "signed by ci.key"
     assert "not a public key" in cli.run("trust", "add", key, DFLASH_CACHE_TRUST=trusted, rc=2).stderr
+
+
+def test_a_key_file_that_holds_no_key_names_the_repair_and_can_be_removed(tmp_path: Path) -> None:
+    ring = open_keyring(tmp_path / "trust")
+    _, good = signing.generate()
+    ring.add("alice", good)
+    (ring.root / "trusted" / "bob").write_text("garbage\n")
+    (ring.root / "trusted" / "eve").mkdir()
+    with pytest.raises(UsageError, match=r"bob is not a public key.*; dflash cache trust remove bob$"):
+        ring.trusted()
+    assert ring.remove("bob") == ("bob",)
+    with pytest.raises(UsageError, match=r"eve cannot be read .*; dflash cache trust remove eve$"):
+        ring.trusted()
+    (ring.root / "trusted" / "eve").rmdir()
+    assert ring.remove(good) == ("alice",)
+    with pytest.raises(UsageError, match="no trusted key 'bob'; names: none"):
+        ring.remove("bob")
