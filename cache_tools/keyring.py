@@ -73,8 +73,10 @@ class Keyring:
         """
         names = self._names()
         # By its name also one whose file holds no key any more: that is how it is got rid of.
-        gone = (name_or_key,) if name_or_key in names else ()
-        gone += tuple(name for name, key in (self.trusted() if not gone else {}).items() if name_or_key == key)
+        if name_or_key in names:
+            gone = [name_or_key]
+        else:
+            gone = [name for name, key in self.trusted().items() if key == name_or_key]
         if not gone:
             known = ", ".join(names) or "none"
             raise UsageError(f"no trusted key {name_or_key!r:.100}; names: {known}")
@@ -84,7 +86,7 @@ class Keyring:
             atomic.fsync_dir(self.root / "trusted")
         except OSError as error:
             raise self._unwritable(error) from error
-        return gone
+        return tuple(gone)
 
     def is_own(self, id_: str) -> bool:
         """Whether this user's tool recorded that it made snapshot ``id_``.
