@@ -3,12 +3,14 @@
 In: the bytes of cache files, and the environment whose secrets to look for. Out: ``Finding``s that say which file holds
 what kind of thing, and the NAME of the variable it came from, never the value. Inductor's graph entries embed every
 environment variable whose name holds TORCH, DYNAMO, INDUCTOR or TRITON (torch 2.11 ``_dynamo/debug_utils.py``).
-Nothing is unpickled: one expression of RE2 runs over the raw bytes. It cannot find a secret of no known form.
+Nothing is unpickled: one expression of RE2 runs over each line of the raw bytes that holds a word every secret of some
+form must hold, and such words are looked for ten times as fast. It cannot find a secret of no known form.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import re2
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from cache_tools.errors import SecretsError
 from cache_tools.kinds import Kind
@@ -36,6 +39,20 @@ SHAPES: dict[str, str] = {
     # Databases, redis and git remotes carry their password so (RFC 3986, 3.2.1): ://user:password@
     "URL with a password": r"://[^\s/:@'\"<>{}$]{0,60}:[^\s/@'\"<>{}$]{1,100}@",
 }
+ANCHORS: dict[str, tuple[str, ...]] = {
+    "AWS access key": ("AKIA", "ASIA"),
+    "Hugging Face token": ("hf_",),
+    "GitHub token": ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
+    "GitLab token": ("glpat-",),
+    "Slack token": ("xox",),
+    "Google API key": ("AIza",),
+    "model provider key": ("sk-proj-", "sk-ant-", "sk-svcacct-"),
+    "private key": ("PRIVATE KEY-----",),
+    "JSON web token": (".eyJ",),
+    "URL with a password": ("://",),
+}
+"""Kind → words of which every match of its shape holds one. No shape matches across lines."""
+_DUMP_ANCHOR = "os.environ["
 _DUMP = r"os\.environ\[['\"][^'\"\n]{1,200}['\"]\] = ['\"][^\n]*"
 """One line of the environment dump, as torch writes it."""
 _DUMP_PARTS = re.compile(rb"os\.environ\[['\"]([^'\"\n]{1,200})['\"]\] = ['\"](.*)", re.DOTALL)
@@ -88,7 +105,9 @@ class Scanner:
         values = sorted((value.decode() for value in self._values), key=len, reverse=True)
         whole = "|".join([_DUMP, *map(re2.escape, values), *SHAPES.values()])
         self._pattern = re2.compile(whole.encode(), _options())
-        self._home = f"{home or Path.home()}/".encode()
+        self._anchors = _words(_DUMP_ANCHOR, *values, *itertools.chain(*ANCHORS.values()))
+        home_folder = f"{home or Path.home()}/"
+        self._home = _words(home_folder) if len(home_folder) > 2 else None
         self._seen: set[str] = set()
         self._found: set[Finding] = set()
         self._homes: set[str] = set()
@@ -98,9 +117,14 @@ class Scanner:
         if not has_text(path, kind):
             return
         self._seen.add(path)
-        for match in self._pattern.finditer(data):
-            self._found.update(self._classify(path, match.group()))
-        if len(self._home) > 2 and self._home in data:
+        end = -1
+        for _, at, _ in self._anchors.find_matches_as_indexes(data):
+            if at > end:
+                start, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+                end = len(data) if end < 0 else end
+                for match in self._pattern.finditer(data[start:end]):
+                    self._found.update(self._classify(path, match.group()))
+        if self._home and self._home.find_matches_as_indexes(data):
             self._homes.add(path)
 
     def through(self, path: str, kind: Kind, chunks: Iterable[bytes]) -> Iterator[bytes]:
@@ -181,6 +205,10 @@ def _is_secret(name: str, value: str) -> bool:
         return False
     encoded = value.encode()
     return bool(_SENSITIVE.search(name)) or any(shape.search(encoded) for shape in _SHAPES.values())
+
+
+def _words(*words: str) -> BytesAhoCorasick:
+    return BytesAhoCorasick([word.encode() for word in words], matchkind=MatchKind.LeftmostFirst)
 
 
 def _options() -> object:

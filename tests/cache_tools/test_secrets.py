@@ -65,6 +65,28 @@ def test_known_shapes_are_found_anywhere(kind: str) -> None:
     assert found(b"", {"X": secret}) == set()
 
 
+OTHER_BEGINNINGS = {
+    "AWS access key": ["ASIA" + "IOSFODNN7EXAMPLE"],
+    "GitHub token": [
+        *(f"gh{letter}_" + "a1B2" * 9 for letter in "ousr"),
+        "github_" + "pat_" + "a1B2_" * 9,
+    ],
+    "Slack token": [f"xox{letter}-" + "1234567890-" * 2 for letter in "aeprs"],
+    "model provider key": [f"sk-{who}-" + "aB3_" * 10 for who in ("ant", "svcacct")],
+    "private key": ["-----BEGIN " + "PRIVATE KEY-----"],
+}
+
+
+@pytest.mark.parametrize(("kind", "secret"), [(k, s) for k, some in OTHER_BEGINNINGS.items() for s in some])
+def test_every_beginning_of_a_shape_is_found(kind: str, secret: str) -> None:
+    assert found(f"some\ntext {secret} and\nmore".encode()) == {(kind, None)}
+
+
+def test_every_line_is_looked_at() -> None:
+    lines_ = [f"{secret} {secret}\nhttp://plain\n" for secret in EXAMPLES.values()]
+    assert found("".join(lines_).encode()) == {(kind, None) for kind in EXAMPLES}
+
+
 @pytest.mark.parametrize(
     "variable",
     ["MY_TORCH_TOKEN", "TORCH_SECRET", "TRITON_DB_PASSWORD", "INDUCTOR_API_KEY", "torch_auth_token", "TORCHTOKEN"],
