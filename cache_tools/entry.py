@@ -10,6 +10,7 @@ import gc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cache_tools import memory
 from envguard import cliutil
 
 _SNAPSHOT = {"--name": True, "--store": True, "--json": False}
@@ -21,8 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def command(given: list[str]) -> object:
         if (plain := plain_call(given)) is not None:
+            memory.keep_freed()
             gc.disable()  # a short life with many small records and no cycles among them
-            return plain()
+            plain()
+            gc.freeze()  # nor a collection of them at the end
+            return None
         from cache_tools.cli import app
 
         return app(args=given, prog_name="cache-tools", standalone_mode=False)

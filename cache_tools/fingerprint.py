@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from envguard.frozen import Frozen, replace
 
 KEY_VERSION = 2
 """Raise it when a field is added, removed or observed in another way."""
@@ -37,8 +38,7 @@ class Verdict(enum.StrEnum):
     FATAL = "fatal"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Input:
+class Input(Frozen):
     """One input of the fingerprint."""
 
     name: str
@@ -112,8 +112,7 @@ INPUTS: tuple[Input, ...] = (
 TOLD = frozenset(one.name for one in INPUTS if one.told)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fingerprint:
+class Fingerprint(Frozen):
     """One value for each input; None where the machine has no such thing, or where nobody told."""
 
     key_version: int
@@ -130,8 +129,7 @@ class Fingerprint:
         return replace(self, values={**self.values, **told})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FieldComparison:
+class FieldComparison(Frozen):
     """One input of a snapshot beside the same input here."""
 
     name: str
@@ -141,8 +139,7 @@ class FieldComparison:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
+class Comparison(Frozen):
     """Every field, in the order of ``INPUTS``."""
 
     fields: tuple[FieldComparison, ...]

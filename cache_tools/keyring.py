@@ -15,7 +15,6 @@ import errno
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools.errors import StorageError, UntrustedError
@@ -24,14 +23,14 @@ from cache_tools.signing import SigningKey, generate, load_private_key, parse_pu
 from cache_tools.store import NAME
 from envguard import atomic
 from envguard.errors import UsageError
+from envguard.frozen import Frozen
 
 SELF = "self"
 """The name under which keygen trusts the user's own key."""
 _MAX_KEY_BYTES = 256
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Keyring:
+class Keyring(Frozen):
     """The trust directory at ``root``, which need not exist; see ``open_keyring``."""
 
     root: Path

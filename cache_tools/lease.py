@@ -14,17 +14,14 @@ import functools
 import hashlib
 import logging
 import os
-import random
 import re
-import secrets
-import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools.errors import StorageError
 from envguard import fsops
+from envguard.frozen import Frozen
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +35,7 @@ WRITER = "writer"
 PRUNER = "prune"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lease:
+class Lease(Frozen):
     """One lease that counts."""
 
     path: Path
@@ -148,6 +144,8 @@ def _alone(root: Path, deadline: float) -> Iterator[Path]:
             if not others:
                 yield own
                 return
+        import random  # 2 ms, which only somebody who has to wait owes
+
         _wait(deadline, f"{root} is being pruned by {others[0].holder}", random.uniform(_POLL, 10 * _POLL))
 
 
@@ -156,9 +154,9 @@ def _lease(root: Path, subject: str) -> Iterator[Path]:
     folder = root / "leases"
     with contextlib.suppress(FileExistsError):
         fsops.mkdir(folder, mode=0o700)
-    host = re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname())[:64]
+    host = re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:64]
     # All is in the name: there is no moment without it, and an empty file can be made on a full disk.
-    path = folder / f"{subject}-{owner()}-{host}-{secrets.token_hex(8)}.lock"
+    path = folder / f"{subject}-{owner()}-{host}-{os.urandom(8).hex()}.lock"
     os.close(fsops.create(path, mode=0o600))
     try:
         yield path
@@ -187,7 +185,7 @@ def _place() -> str:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{socket.gethostname()} without /proc"
+        return f"{os.uname().nodename} without /proc"
 
 
 def _born(pid: int) -> int | None:

@@ -7,9 +7,7 @@ stays unknown in it (told.py). It judges nothing.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from cache_tools import installed
 from cache_tools.fingerprint import KEY_VERSION, TOLD, Fingerprint
 from cache_tools.vec_isa import vec_isa
 from envguard.errors import CheckCrashed
@@ -69,12 +68,12 @@ def observe(site_packages: Path | None = None, environ: Mapping[str, str] = os.e
         "torch_cuda": build.cuda if build else None,
         "torch_hip": build.hip if build else None,
         "python": f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}",
-        "machine": f"{sys.platform} {platform.machine()}",
+        "machine": f"{sys.platform} {os.uname().machine}",
         "cpu_isa": f"{isa.name} {isa.bits}",
         "cpu_isa_flags": isa.flags,
         "libc": _libc(),
         "libstdcxx": _libstdcxx(),
-        "triton": _distribution_version("triton", packages),
+        "triton": installed.version("triton", packages),
         "gpu_name": _distinct(devices, lambda device: device.name),
         "gpu_capability": _distinct(devices, lambda device: device.capability),
         "gpu_sm_count": _distinct(devices, lambda device: str(device.sm_count)),
@@ -94,18 +93,12 @@ def _distinct(devices: tuple[gpu.Gpu, ...], read: Callable[[gpu.Gpu], str]) -> s
     return "; ".join(sorted({read(device) for device in devices})) or None
 
 
-def _distribution_version(name: str, packages: Path) -> str | None:
-    found = next(iter(importlib.metadata.distributions(name=name, path=[str(packages)])), None)
-    return found.version if found else None
-
-
 def _libtorch(packages: Path) -> str | None:
     """Digest over name, recorded hash and real size of torch's libraries; no library is read (they have 1 GB).
 
     None where torch is not installed, or has no RECORD (a development build).
     """
-    found = next(iter(importlib.metadata.distributions(name="torch", path=[str(packages)])), None)
-    record = found.read_text("RECORD") if found else None
+    record = installed.read_text("torch", "RECORD", packages)
     if not record:
         return None
     lines = sorted(line for line in record.splitlines() if line.startswith("torch/lib/") and ".so" in line)
@@ -121,7 +114,7 @@ def _libc() -> str | None:
 
 
 def _libstdcxx() -> str | None:
-    multiarch = sysconfig.get_config_var("MULTIARCH") or f"{platform.machine()}-linux-gnu"
+    multiarch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
     folders = (
         f"{sys.base_prefix}/lib",
         f"/usr/lib/{multiarch}",

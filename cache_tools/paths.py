@@ -9,7 +9,6 @@ from __future__ import annotations
 import getpass
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +22,8 @@ def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     configured = environ.get(CACHE_VARIABLE)
     if configured is not None:
         return Path(configured).absolute()
+    import tempfile  # 8 ms, which a call that names its cache does not owe
+
     user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())
     return Path(tempfile.gettempdir()) / f"torchinductor_{user}"
 

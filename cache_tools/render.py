@@ -82,11 +82,12 @@ class ProgressLine:
 
     def __init__(self, doing: str) -> None:
         self._doing = doing
+        self._terminal = sys.stderr.isatty()
         self._started = self._drawn = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if not sys.stderr.isatty() or now - self._started < 1 or (now - self._drawn < 0.1 and done < total):
+        if not self._terminal or now - self._started < 1 or (now - self._drawn < 0.1 and done < total):
             return
         self._drawn = now
         end = "\n" if done >= total else ""

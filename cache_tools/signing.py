@@ -12,7 +12,6 @@ import json
 import os
 import re
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from cache_tools.errors import CorruptError
 from cache_tools.manifest import ID
 from envguard.atomic import sha256_bytes
 from envguard.errors import UsageError
+from envguard.frozen import Frozen
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -33,8 +33,7 @@ _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _KEYS = {"algorithm", "checksum", "key", "signature", "snapshot"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Signature:
+class Signature(Frozen):
     """What a signature file says; true only once ``fits`` has said so."""
 
     snapshot: str
@@ -45,8 +44,7 @@ class Signature:
     """128 hex digits (RFC 8032)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SigningKey:
+class SigningKey(Frozen):
     """A private key; never printed, since its repr leaves the secret out."""
 
     public: str

@@ -11,7 +11,6 @@ import errno
 import glob
 import logging
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -131,7 +130,7 @@ def sweep_staging(where: Path, name: str) -> None:
 @contextlib.contextmanager
 def staging_directory(where: Path, name: str) -> Iterator[Path]:
     """A new directory of this user alone under ``where``, removed at the end unless it was renamed away."""
-    staging = where / f"{_prefix(name)}{lease.owner()}-{secrets.token_hex(8)}"
+    staging = where / f"{_prefix(name)}{lease.owner()}-{os.urandom(8).hex()}"
     fsops.mkdir(staging, mode=0o700)
     try:
         yield staging

@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import os
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools import manifest, signing
@@ -23,6 +22,7 @@ from cache_tools.signing import Signature, SigningKey
 from cache_tools.store import Store
 from envguard import atomic
 from envguard.errors import UsageError
+from envguard.frozen import Frozen
 
 _SHORT = 12
 
@@ -35,8 +35,7 @@ class Standing(enum.StrEnum):
     UNTRUSTED = "untrusted"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class Verdict(Frozen):
     """The standing of one snapshot."""
 
     standing: Standing

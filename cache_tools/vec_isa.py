@@ -9,12 +9,12 @@ A setting of ``torch._inductor.config.cpp.simdlen`` is not seen.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from envguard.frozen import Frozen
 
 CPUINFO = Path("/proc/cpuinfo")
 SVE_LENGTH = Path("/proc/sys/abi/sve_default_vector_length")
@@ -23,8 +23,7 @@ _VNNI = f"{_AVX512} -mavx512vnni -mavx512vl"
 _AMX = f"{_VNNI} -mamx-tile -mamx-bf16 -mamx-int8"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VecIsa:
+class VecIsa(Frozen):
     """One answer of ``pick_vec_isa``, spelt as torch spells it."""
 
     name: str
@@ -49,7 +48,7 @@ def vec_isa(environ: Mapping[str, str] = os.environ) -> VecIsa:
     Raises:
         OSError: ``/proc/cpuinfo`` cannot be read on Linux.
     """
-    machine = platform.machine()
+    machine = os.uname().machine
     if sys.platform == "darwin":
         return pick((_NEON,) if machine == "arm64" else (), environ)
     flags = cpu_flags(CPUINFO.read_text()) if sys.platform == "linux" else frozenset[str]()

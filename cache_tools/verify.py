@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools import blobs, lease
@@ -20,12 +19,12 @@ from cache_tools.packs import PackReader
 from cache_tools.scan import walk
 from cache_tools.store import Store, open_store
 from cache_tools.trust import Verdict, judge, signature_problem
+from envguard.frozen import Frozen
 
 _ROOT = ("config.json", "leases", "pins", "stamps")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class Problem(Frozen):
     """One thing that is wrong with a store."""
 
     path: str
@@ -33,8 +32,7 @@ class Problem:
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verification:
+class Verification(Frozen):
     """What ``verify_store`` looked at and found."""
 
     snapshots: int
@@ -44,8 +42,7 @@ class Verification:
     problems: tuple[Problem, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
+class Listed(Frozen):
     """One snapshot of a store, or a name or manifest that cannot be read."""
 
     name: str | None

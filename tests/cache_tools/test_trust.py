@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from cache_tools.store import Store, open_store
 from cache_tools.trust import Standing, judge, sign
 from cache_tools.verify import list_snapshots, verify_store
 from envguard.errors import ToolError, UsageError
+from envguard.frozen import replace
 
 from . import helpers
 from .test_cli import Cli
@@ -157,14 +157,14 @@ def test_replacing_and_replaying_a_signature(foreign: Store, cache: Path, tmp_pa
     open_keyring().add("alice", alice.public)
     good = foreign.resolve("run")
     signature = sign(foreign, good, alice)
-    evil = dataclasses.replace(foreign.read_manifest(good), created="2099-01-01T00:00:00.000000Z")
+    evil = replace(foreign.read_manifest(good), created="2099-01-01T00:00:00.000000Z")
     id_, _ = foreign.add_manifest(evil)
     foreign.set_ref("evil", id_)
     path = foreign.signature_path(id_)
     path.write_bytes(foreign.signature_path(good).read_bytes())
     with pytest.raises(UntrustedError, match=f"its signature was made for {good[:12]}"):
         plan_restore(foreign, "evil", tmp_path / "new", here=HERE)
-    path.write_bytes(signing.to_bytes(dataclasses.replace(signature, snapshot=id_)))
+    path.write_bytes(signing.to_bytes(replace(signature, snapshot=id_)))
     with pytest.raises(UntrustedError, match="its signature does not fit"):
         plan_restore(foreign, "evil", tmp_path / "new", here=HERE)
     bad = [problem.path for problem in verify_store(foreign.root).problems]
@@ -182,7 +182,7 @@ def test_claiming_a_trusted_key_for_a_signature_of_another(foreign: Store, tmp_p
     open_keyring().add("alice", alice.public)
     id_ = foreign.resolve("run")
     signature = sign(foreign, id_, mallory)
-    forged = dataclasses.replace(signature, key=alice.public)
+    forged = replace(signature, key=alice.public)
     foreign.signature_path(id_).write_bytes(signing.to_bytes(forged))
     refused(foreign, tmp_path / "new", "does not fit")
 
@@ -204,8 +204,8 @@ def test_a_damaged_signature_is_damage_even_on_ones_own(filled: Store, tmp_path:
 
 def test_a_manifest_under_the_id_of_another(filled: Store, tmp_path: Path) -> None:
     plan = plan_restore(filled, "run", tmp_path / "new", here=HERE)
-    entry = dataclasses.replace(plan.manifest.entries[0], path="aa/other.py")
-    changed = dataclasses.replace(plan, manifest=dataclasses.replace(plan.manifest, entries=(entry,)))
+    entry = plan.manifest.entries[0]._replace(path="aa/other.py")
+    changed = replace(plan, manifest=replace(plan.manifest, entries=(entry,)))
     with pytest.raises(UntrustedError, match="manifest is that of another snapshot"):
         execute(changed)
 

@@ -6,7 +6,6 @@ The one argument is a JSON object: ``session`` (arguments of ``cache_tools.resto
 """
 
 import contextlib
-import dataclasses
 import json
 import sys
 import types
@@ -19,6 +18,7 @@ from cache_tools.stats import saved_seconds
 from cache_tools.told import tell
 from cache_tools.trace import CacheTrace
 from cache_tools.used import used_entries
+from envguard.frozen import as_dict
 
 asked = json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}
 result = {}
@@ -70,7 +70,7 @@ if "session" in asked:
         assert "torch" not in sys.modules
         compiled()
         result["texts"] = [group.text for group in session.explain().groups]
-    result["kept"] = dataclasses.asdict(session.kept) if session.kept else None
+    result["kept"] = as_dict(session.kept) if session.kept else None
     result["restored"] = session.restored is not None
     trace = session.trace
 else:
