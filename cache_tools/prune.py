@@ -9,6 +9,7 @@ verifies. What no manifest names (a killed writer's leavings) goes once it is ol
 from __future__ import annotations
 
 import datetime
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ def _plan(store: Store, rules: Rules, may_go: frozenset[str] | None, now: float)
     named = {id_: _digests(content) for id_, content in manifests.items()}
     needed = {digest for id_ in kept for digest in named[id_]}
     delete, rewrite = _packs(store, rules, needed, set().union(*named.values()), now)
-    sizes = {path.name: path.stat().st_size for path in (store.root / "blobs").iterdir()}
+    sizes = {path.name: status.st_size for path, status in _present(store.root / "blobs")}
     manifest_bytes = {id_: store.manifest_path(id_).stat().st_size for id_ in manifests}
     freed = sum(sizes[name] for name in delete) + sum(manifest_bytes[id_] for id_ in manifests.keys() - kept)
     for name, alive in rewrite.items():
@@ -277,8 +278,8 @@ def _packs(
 def _leftovers(root: Path, kept: set[str], before: float) -> Iterator[Path]:
     """Temporary files from before that time, leases of the dead, and what belongs to snapshots that are gone."""
     for folder in (root, *(root / name for name in ("blobs", "snapshots", "refs", "leases", "stamps", "pins"))):
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            old = path.lstat().st_mtime < before
+        for path, status in _present(folder) if folder.is_dir() else ():
+            old = status.st_mtime < before
             owner = path.name.removeprefix("used-").partition(".")[0]
             ownerless = ID.fullmatch(owner) is not None and owner not in kept
             if path.name.startswith(".tmp-"):
@@ -290,6 +291,15 @@ def _leftovers(root: Path, kept: set[str], before: float) -> Iterator[Path]:
             if gone:
                 yield path
     yield from lease.dead(root)
+
+
+def _present(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """The files of ``folder``; without what another process, which finishes writing, renames meanwhile."""
+    for path in sorted(folder.iterdir()):
+        try:
+            yield path, path.lstat()
+        except FileNotFoundError:
+            continue
 
 
 def _rewrite(
