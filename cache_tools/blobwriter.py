@@ -3,17 +3,19 @@
 In: contents and their digests. Out: new packs, at ``commit``. What a store holds is believed where a stamp says that
 the pack was written or checked here and its file has not changed since, and is checked bit by bit elsewhere. A damaged
 pack is replaced once all that it should hold is intact in other packs; else it stays, for ``verify`` to name.
+Contents are compressed and written a batch at a time, by threads while the caller reads on, and by the caller when all
+threads have enough to do.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
-
-import zstandard
 
 from cache_tools import blobs, stamps
 from cache_tools.errors import CorruptError
@@ -25,15 +27,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BATCH_BYTES = 4 << 20
+"""Of contents, compressed at once: without the interpreter's lock, for which small pieces would wait more than work."""
+
+
+def workers() -> int:
+    """Threads worth having, the caller's among them."""
+    return max(2, min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2))
+
 
 class BlobWriter:
-    """See ``Store.adding``; threads may share it."""
+    """See ``Store.adding``; for one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = store.root / "blobs"
         self._packs = PackWriter(self._folder)
-        self._local = threading.local()
+        self._batch: list[tuple[bytes, bytes]] = []
+        self._batch_bytes = 0
+        self._added: set[bytes] = set()
+        self._helpers = workers() - 1
+        self._pool = ThreadPoolExecutor(self._helpers)
+        self._packing: list[Future[None]] = []
+        self._turn = threading.Lock()
+        """Of the one that appends to the pack."""
         self._trusted: dict[str, stamps.Status] = {}
         self._bad: dict[str, set[bytes]] = {}
         """Pack → digests whose frames are damaged."""
@@ -41,13 +58,22 @@ class BlobWriter:
 
     def holds(self, digest: bytes) -> bool:
         """Whether the store, or this writer, has that content intact."""
-        return digest in self._intact or digest in self._packs.added
+        return digest in self._intact or digest in self._added
 
     def add(self, data: bytes, digest: bytes) -> bool:
-        """Keep ``data``, whose sha256 is ``digest``; False if it is held already."""
+        """Keep ``data``, whose sha256 is ``digest``; False if it is held already.
+
+        Raises:
+            OSError: this or an earlier content cannot be written.
+        """
         if self.holds(digest):
             return False
-        return self._packs.add(digest, self._compressor().compress(data), len(data))
+        self._added.add(digest)
+        self._batch.append((digest, data))
+        self._batch_bytes += len(data)
+        if self._batch_bytes >= BATCH_BYTES:
+            self._hand_over()
+        return True
 
     def add_chunks(self, chunks: Iterator[bytes], digest: bytes, size: int) -> bool:
         """``add`` for a content too large for memory.
@@ -55,10 +81,39 @@ class BlobWriter:
         Raises:
             ValueError: the pieces come to something else; nothing was added.
         """
-        return False if self.holds(digest) else self._packs.add_chunks(digest, chunks, size)
+        if self.holds(digest):
+            return False
+        with self._turn:
+            self._packs.add_chunks(digest, chunks, size)
+        self._added.add(digest)
+        return True
+
+    def _hand_over(self) -> None:
+        """Let a helper pack the batch; pack it here if all of them have one to do and one waits."""
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        busy = [one for one in self._packing if not one.done()]
+        for done in set(self._packing) - set(busy):
+            done.result()
+        self._packing = busy
+        if len(busy) > self._helpers:
+            self._pack(batch)
+        else:
+            self._packing.append(self._pool.submit(self._pack, batch))
+
+    def _pack(self, batch: list[tuple[bytes, bytes]]) -> None:
+        contents: list[bytes | bytearray | memoryview] = [data for _, data in batch]
+        packed = blobs.compressor().multi_compress_to_buffer(contents, threads=1)
+        frames = [packed[at].tobytes() for at in range(len(packed))]
+        with self._turn:
+            for (digest, data), frame in zip(batch, frames, strict=True):
+                self._packs.add(digest, frame, len(data))
 
     def commit(self) -> None:
         """Make everything added durable and visible."""
+        if self._batch:
+            self._pack(self._batch)
+        for packing in self._packing:
+            packing.result()
         superseded = [*self._rescue(), *self._unreadable()]
         sealed = self._packs.seal()
         for pack in sealed:
@@ -78,13 +133,8 @@ class BlobWriter:
 
     def close(self) -> None:
         """Remove what was not committed."""
+        self._pool.shutdown(cancel_futures=True)
         self._packs.abandon()
-
-    def _compressor(self) -> zstandard.ZstdCompressor:
-        if not hasattr(self._local, "compressor"):
-            self._local.compressor = blobs.compressor()
-        compressor: zstandard.ZstdCompressor = self._local.compressor
-        return compressor
 
     def _check(self) -> set[bytes]:
         index = self._store.index

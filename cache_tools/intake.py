@@ -1,7 +1,7 @@
 """Reading the files of a live cache into a store.
 
 In: entries of a scan, a ``BlobWriter``. Out: a ``Taken``: manifest entries, and why other files were left out. A file
-whose status is the remembered one and whose blob is held is not opened. Others are read once by a few threads; large
+whose status is the remembered one and whose blob is held is not opened. Others are read once, in this thread; large
 ones in pieces, twice: for their digest, then if it is new. It makes nothing visible.
 """
 
@@ -13,10 +13,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cache_tools import stamps
 from cache_tools.blobwriter import BlobWriter
@@ -25,10 +23,11 @@ from cache_tools.kinds import Kind, digest_matches, is_self_named, name_matches
 from cache_tools.live import not_being_built
 from cache_tools.manifest import MAX_ENTRY_BYTES, ManifestEntry
 from cache_tools.packs import CHUNK, LARGE
-from cache_tools.relocate import is_group, tokenise
+from cache_tools.relocate import is_group, roots_of, tokenise
 from cache_tools.scan import Entry
 from cache_tools.stamps import Status
 from cache_tools.store import Store
+from envguard.frozen import Frozen
 
 if TYPE_CHECKING:
     from cache_tools.secrets import Scanner
@@ -36,20 +35,11 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 RETRY_SECONDS = 0.02
 """Writers rename complete files into place, so a file that changes under us has settled by then."""
-BATCH = 64
-"""Files that a thread takes at a time."""
-
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
 
 
-def workers() -> int:
-    """Threads: hashing, compressing and waiting for the disk all leave the interpreter free."""
-    return max(2, min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Taken:
+class Taken(Frozen):
     """What was read."""
 
     entries: tuple[ManifestEntry, ...]
@@ -62,8 +52,7 @@ class Taken:
     skipped: Counter[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(NamedTuple):
     entry: ManifestEntry
     new: bool
     status: Status | None
@@ -81,33 +70,23 @@ def take(
     """Read ``wanted`` files of ``cache_dir`` into ``writer``; ``scanner`` looks at what is read."""
     known = stamps.read(stamps.file_stamp(store.root, cache_dir))
     total, done = sum(entry.size for entry in wanted), 0
-    kept: dict[str, _Kept] = {}
+    kept: list[_Kept] = []
     skipped: Counter[str] = Counter()
-    unknown: list[Entry] = []
+    reading = _Reading(writer, cache_dir, scanner)
     for entry in wanted:
-        if (same := _remembered(entry, known.get(entry.path), writer)) is not None:
-            kept[entry.path] = same
-            done += entry.size
+        result = _remembered(entry, known.get(entry.path), writer) or reading.keep(entry)
+        if isinstance(result, _Kept):
+            kept.append(result)
         else:
-            unknown.append(entry)
-    batches = [unknown[at : at + BATCH] for at in range(0, len(unknown), BATCH)]
-    with ThreadPoolExecutor(workers()) as pool:
-        reading = pool.map(lambda batch: [_keep(writer, cache_dir, entry, scanner) for entry in batch], batches)
-        for batch, results in zip(batches, reading, strict=True):
-            for entry, result in zip(batch, results, strict=True):
-                done += entry.size
-                if isinstance(result, _Kept):
-                    kept[entry.path] = result
-                else:
-                    skipped[result] += 1
-            if on_progress:
-                on_progress(done, total)
-    ordered = [kept[entry.path] for entry in wanted if entry.path in kept]
+            skipped[result] += 1
+        done += entry.size
+        if on_progress:
+            on_progress(done, total)
     return Taken(
-        entries=tuple(one.entry for one in ordered),
-        read={one.entry.path: one.status for one in ordered if one.status},
+        entries=tuple(one.entry for one in kept),
+        read={one.entry.path: one.status for one in kept if one.status},
         known=known,
-        blobs_written=sum(one.new for one in ordered),
+        blobs_written=sum(one.new for one in kept),
         skipped=skipped,
     )
 
@@ -134,98 +113,99 @@ def _remembered(entry: Entry, row: list[int | str] | None, writer: BlobWriter) -
     return _Kept(kept, False, None)
 
 
-def _keep(writer: BlobWriter, cache_dir: Path, entry: Entry, scanner: Scanner | None) -> _Kept | str:
-    """Store one file, or say why it is left out."""
-    if entry.size > MAX_ENTRY_BYTES:
-        return "too large"
-    if not entry.path.endswith(".so"):
-        return _keep_settled(writer, cache_dir, entry, scanner)
-    with not_being_built(cache_dir, entry.path) as idle:
-        return _keep_settled(writer, cache_dir, entry, scanner) if idle else "being built"
+class _Reading:
+    """Reads the files of one cache directory into one writer."""
 
+    def __init__(self, writer: BlobWriter, cache_dir: Path, scanner: Scanner | None) -> None:
+        self._writer, self._cache_dir, self._scanner = writer, cache_dir, scanner
+        self._roots = roots_of(cache_dir)
 
-def _keep_settled(writer: BlobWriter, cache_dir: Path, entry: Entry, scanner: Scanner | None) -> _Kept | str:
-    path = f"{cache_dir}/{entry.path}"
-    for attempt in range(ATTEMPTS):
-        if attempt:
-            time.sleep(RETRY_SECONDS)
+    def keep(self, entry: Entry) -> _Kept | str:
+        """Store one file, or say why it is left out."""
+        if entry.size > MAX_ENTRY_BYTES:
+            return "too large"
+        if not entry.path.endswith(".so"):
+            return self._keep_settled(entry)
+        with not_being_built(self._cache_dir, entry.path) as idle:
+            return self._keep_settled(entry) if idle else "being built"
+
+    def _keep_settled(self, entry: Entry) -> _Kept | str:
+        path = f"{self._cache_dir}/{entry.path}"
+        expected = entry.status  # since it was listed
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                time.sleep(RETRY_SECONDS)
+            try:
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except FileNotFoundError:
+                return "vanished"
+            try:
+                if attempt:
+                    expected = stamps.status_of(os.fstat(fd))
+                if expected[1] >= LARGE and entry.kind is not Kind.SOURCE and not is_group(entry.path):
+                    outcome = self._large(entry, fd, expected)
+                else:
+                    outcome = self._small(entry, fd, expected)
+            finally:
+                os.close(fd)
+            if outcome is not None:
+                return outcome
+        return "changing"
+
+    def _small(self, entry: Entry, fd: int, expected: Status) -> _Kept | str | None:
+        """None if the file changes."""
+        data = _read(fd, expected[1])
+        if not _is_settled(fd, expected) or len(data) != expected[1]:
+            return None
+        if not data:
+            return "empty"
+        if entry.path.endswith(".so") and elf_problem(io.BytesIO(data), len(data)):
+            return "cut"
+        if (
+            entry.kind is Kind.SOURCE
+            and is_self_named(entry.path, entry.kind)
+            and not name_matches(entry.path, entry.kind, data)
+        ):
+            return "damaged"
+        if is_group(entry.path):
+            moved = tokenise(data, self._roots)
+            if not moved:
+                return "points outside"
+            data = moved
+        digest = hashlib.sha256(data).digest()
+        if not _is_named_by(entry, digest):
+            return "damaged"
+        if self._scanner:
+            self._scanner.look(entry.path, entry.kind, data)
+        new = self._writer.add(data, digest)
+        return _Kept(_entry(entry, digest, len(data)), new, expected)
+
+    def _large(self, entry: Entry, fd: int, expected: Status) -> _Kept | str | None:
+        """None if the file changes."""
+        size = expected[1]
+        if entry.path.endswith(".so"):
+            with os.fdopen(os.dup(fd), "rb") as handle:
+                if elf_problem(handle, size):
+                    return "cut"
+        content = hashlib.sha256()
+        for chunk in self._scanner.through(entry.path, entry.kind, _chunks(fd)) if self._scanner else _chunks(fd):
+            content.update(chunk)
+        digest = content.digest()
+        if not _is_settled(fd, expected):
+            return None
+        if not _is_named_by(entry, digest):
+            return "damaged"
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return "vanished"
-        try:
-            before = os.fstat(fd)
-            if before.st_size >= LARGE and entry.kind is not Kind.SOURCE and not is_group(entry.path):
-                outcome = _large(writer, entry, scanner, fd, before)
-            else:
-                outcome = _small(writer, cache_dir, entry, scanner, fd, before)
-        finally:
-            os.close(fd)
-        if outcome is not None:
-            return outcome
-    return "changing"
-
-
-def _small(
-    writer: BlobWriter, cache_dir: Path, entry: Entry, scanner: Scanner | None, fd: int, before: os.stat_result
-) -> _Kept | str | None:
-    """None if the file changes."""
-    data = _read(fd, before.st_size)
-    status = _settled(fd, before)
-    if status is None or len(data) != before.st_size:
-        return None
-    if not data:
-        return "empty"
-    if entry.path.endswith(".so") and elf_problem(io.BytesIO(data), len(data)):
-        return "cut"
-    if (
-        entry.kind is Kind.SOURCE
-        and is_self_named(entry.path, entry.kind)
-        and not name_matches(entry.path, entry.kind, data)
-    ):
-        return "damaged"
-    if is_group(entry.path):
-        moved = tokenise(data, cache_dir)
-        if not moved:
-            return "points outside"
-        data = moved
-    digest = hashlib.sha256(data).digest()
-    if not _is_named_by(entry, digest):
-        return "damaged"
-    if scanner:
-        scanner.look(entry.path, entry.kind, data)
-    new = writer.add(data, digest)
-    return _Kept(_entry(entry, digest, len(data)), new, status)
-
-
-def _large(
-    writer: BlobWriter, entry: Entry, scanner: Scanner | None, fd: int, before: os.stat_result
-) -> _Kept | str | None:
-    """None if the file changes."""
-    if entry.path.endswith(".so"):
-        with os.fdopen(os.dup(fd), "rb") as handle:
-            if elf_problem(handle, before.st_size):
-                return "cut"
-    content = hashlib.sha256()
-    for chunk in scanner.through(entry.path, entry.kind, _chunks(fd)) if scanner else _chunks(fd):
-        content.update(chunk)
-    digest = content.digest()
-    if _settled(fd, before) is None:
-        return None
-    if not _is_named_by(entry, digest):
-        return "damaged"
-    try:
-        new = writer.add_chunks(_chunks(fd), digest, before.st_size)
-    except ValueError:  # it changed between the two readings
-        return None
-    status = _settled(fd, before)
-    return status and _Kept(_entry(entry, digest, before.st_size), new, status)
+            new = self._writer.add_chunks(_chunks(fd), digest, size)
+        except ValueError:  # it changed between the two readings
+            return None
+        return _Kept(_entry(entry, digest, size), new, expected) if _is_settled(fd, expected) else None
 
 
 def _read(fd: int, size: int) -> bytes:
-    """The content, of ``size`` bytes unless it is changing."""
-    data = os.read(fd, size + 1)
-    while len(data) <= size and (more := os.read(fd, size + 1 - len(data))):
+    """The content, of ``size`` bytes; fewer if it was cut. What was appended meanwhile shows in its status."""
+    data = os.read(fd, size)
+    while len(data) < size and (more := os.read(fd, size - len(data))):
         data += more
     return data
 
@@ -237,11 +217,10 @@ def _chunks(fd: int) -> Iterator[bytes]:
         yield chunk
 
 
-def _settled(fd: int, before: os.stat_result) -> Status | None:
-    """The file's status if it was the same all the while and a write from now on would change it."""
-    status = stamps.status_of(os.fstat(fd))
-    same = status == stamps.status_of(before)
-    return status if same and not 0 <= time.time_ns() - status[2] < stamps.TICK_NS else None
+def _is_settled(fd: int, expected: Status) -> bool:
+    """Whether the file was the same all the while and a write from now on would change its status."""
+    same = stamps.status_of(os.fstat(fd)) == expected
+    return same and not 0 <= time.time_ns() - expected[2] < stamps.TICK_NS
 
 
 def _is_named_by(entry: Entry, digest: bytes) -> bool:

@@ -74,19 +74,20 @@ _SUFFIX = {
 
 def kind_of(path: str) -> Kind:
     """The kind of the file at ``path`` (relative, posix)."""
-    *folders, name = path.split("/")
-    if name.endswith(".lock") or folders[:1] == ["locks"]:
+    top, inside, _ = path.partition("/")
+    name = path[path.rfind("/") + 1 :]
+    if name.endswith(".lock") or (inside and top == "locks"):
         return Kind.LOCK
-    if "tmp" in path and any(_TEMP.fullmatch(part) for part in (*folders, name)):
+    if "tmp" in path and any(_TEMP.fullmatch(part) for part in path.split("/")):
         return Kind.TEMP
-    if folders[:1] == ["precompiled_headers"]:
+    if inside and top == "precompiled_headers":
         return Kind.HEADER
-    if folders and folders[0] in _TOP:
-        return _TOP[folders[0]]
-    if folders[:1] == ["dynamo"]:
+    if inside and top in _TOP:
+        return _TOP[top]
+    if inside and top == "dynamo":
         return Kind.PGO if name.startswith("code_state_") else Kind.PRECOMPILE
     dot = name.rfind(".")
-    return _SUFFIX.get(name[dot:], Kind.UNKNOWN) if len(folders) == 1 and dot > 0 else Kind.UNKNOWN
+    return _SUFFIX.get(name[dot:], Kind.UNKNOWN) if path.count("/") == 1 and dot > 0 else Kind.UNKNOWN
 
 
 def is_torchs(path: str) -> bool:

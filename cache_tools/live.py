@@ -16,17 +16,16 @@ import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools.elf import elf_problem
 from cache_tools.errors import storage_errors
 from cache_tools.kinds import GRAPHS, NOT_KEPT, SELF_NAME, Kind, is_self_named, kind_of, name_matches
 from cache_tools.scan import walk
+from envguard.frozen import Frozen
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BadFile:
+class BadFile(Frozen):
     """One file that should not be used, or a folder that others can write to."""
 
     path: str
@@ -37,8 +36,7 @@ class BadFile:
     """A folder stays where it is: a repair takes the permission away."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quarantine:
+class Quarantine(Frozen):
     """What ``quarantine`` did."""
 
     folder: Path | None
@@ -59,7 +57,7 @@ def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
         StorageError: a file cannot be read.
     """
     bad: list[BadFile] = []
-    folders: list[Path] = []
+    folders: list[str] = []
     with storage_errors(f"checking {cache_dir}"):
         for path, status in walk(cache_dir, on_folder=folders.append):
             kind = kind_of(path)
@@ -67,7 +65,7 @@ def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
                 continue
             if reason := _problem(cache_dir, path, kind, status, deep=deep):
                 bad.append(BadFile(path=path, kind=kind, reason=reason))
-        for folder in folders if deep and cache_dir.exists() else ():
+        for folder in map(Path, folders) if deep and cache_dir.exists() else ():
             if reason := _folder_problem(folder):
                 bad.append(BadFile(path=_relative(folder, cache_dir), kind=Kind.UNKNOWN, reason=reason, folder=True))
     return tuple(sorted(bad, key=lambda file: file.path))

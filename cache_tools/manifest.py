@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cache_tools.errors import CorruptError
 from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
 from cache_tools.kinds import GPU_KINDS, NOT_KEPT, Kind, kind_of
-from cache_tools.scan import SAFE_NAME
+from cache_tools.scan import SAFE_PATH
 from envguard.atomic import sha256_bytes
+from envguard.frozen import Frozen
 
 FORMAT = 1
 MAX_ENTRY_BYTES = 1 << 30
@@ -36,8 +37,7 @@ _KINDS = {kind.value: kind for kind in Kind if kind not in NOT_KEPT}
 _KEYS = {"build_ms", "compile_id", "created", "entries", "fingerprint", "format", "parent", "tool"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ManifestEntry:
+class ManifestEntry(NamedTuple):
     """One file of a snapshot."""
 
     path: str
@@ -49,8 +49,7 @@ class ManifestEntry:
     executable: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class Manifest(Frozen):
     """A snapshot."""
 
     fingerprint: Fingerprint
@@ -78,8 +77,21 @@ class Manifest:
         return sum(entry.size for entry in self.entries)
 
 
+_latest: list[tuple[Manifest, bytes]] = []
+"""The manifest that ``to_bytes`` was last asked for: a restore asks three times for the same one."""
+
+
 def to_bytes(manifest: Manifest) -> bytes:
     """The canonical bytes: equal manifests give equal bytes, and only these bytes are read back."""
+    for known, data in _latest:
+        if known is manifest:
+            return data
+    data = _encode(manifest)
+    _latest[:] = [(manifest, data)]
+    return data
+
+
+def _encode(manifest: Manifest) -> bytes:
     fingerprint = manifest.fingerprint
     document = {
         "format": FORMAT,
@@ -198,13 +210,16 @@ def _check_paths(paths: list[str]) -> None:
         raise _Refused("a path occurs twice")
     folders: dict[str, str] = {}
     for path in paths:
-        parts = path.split("/")[:-1]
-        for depth in range(1, len(parts) + 1):
-            folder = "/".join(parts[:depth])
+        folder = path[: max(path.rfind("/"), 0)]
+        while folder and folder not in folders:  # what is in it was checked with all above it
             if folder.lower() in seen:
                 raise _Refused(f"{folder} is both a file and a folder")
-            if folders.setdefault(folder.lower(), folder) != folder:
-                raise _Refused(f"folders {folder} and {folders[folder.lower()]} differ only in case")
+            folders[folder] = folder.lower()
+            folder = folder[: max(folder.rfind("/"), 0)]
+    spelled: dict[str, str] = {}
+    for folder, lowered in folders.items():
+        if spelled.setdefault(lowered, folder) != folder:
+            raise _Refused(f"folders {folder} and {spelled[lowered]} differ only in case")
 
 
 def _entry(value: object) -> ManifestEntry:
@@ -213,8 +228,7 @@ def _entry(value: object) -> ManifestEntry:
     path = fields["path"]
     if not isinstance(path, str):
         raise _Refused(f"path {path!r:.80} is not a string")
-    parts = path.split("/")
-    if len(parts) > MAX_PATH_PARTS or not all(SAFE_NAME.fullmatch(part) for part in parts):
+    if path.count("/") >= MAX_PATH_PARTS or not SAFE_PATH.fullmatch(path):
         raise _Refused(f"path {path!r:.80} is not a plain relative path")
     if not isinstance(fields["kind"], str) or fields["kind"] not in _KINDS:
         raise _Refused(f"{path} has kind {fields['kind']!r:.40}; allowed: {', '.join(_KINDS)}")

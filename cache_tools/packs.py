@@ -147,28 +147,25 @@ class _Frame:
 
 
 class PackWriter:
-    """New packs in ``folder``, visible only after ``seal``; threads may share it."""
+    """New packs in ``folder``, visible only after ``seal``; for one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()
         self._fd = -1
         self._temp: Path | None = None
         self._rows: list[tuple[bytes, bytes, int, int]] = []
-        self._length = self._flushed = 0
+        self._unwritten: list[bytes] = []
+        self._length = self._written = self._flushed = 0
         self._ready: list[tuple[Path, Path]] = []
         self.added: set[bytes] = set()
 
     def add(self, digest: bytes, frame: bytes, size: int) -> bool:
         """Append a blob; False if this writer has it already."""
-        frame_sha256 = hashlib.sha256(frame).digest()
-        with self._lock:
-            if digest in self.added:
-                return False
-            self._begin()
-            fsops.write(self._fd, frame)
-            self._append(digest, frame_sha256, len(frame), size)
-            return True
+        if digest in self.added:
+            return False
+        self._unwritten.append(frame)
+        self._append(digest, hashlib.sha256(frame).digest(), len(frame), size)
+        return True
 
     def add_chunks(self, digest: bytes, chunks: Iterator[bytes], size: int) -> bool:
         """Append a large blob from pieces of its content, which must come to ``digest`` and ``size``.
@@ -179,59 +176,69 @@ class PackWriter:
         Raises:
             ValueError: the pieces come to something else; nothing was added.
         """
-        with self._lock:
-            if digest in self.added:
-                return False
-            self._begin()
-            start, length = self._length, 0
-            content, frame = hashlib.sha256(), hashlib.sha256()
-            stream = blobs.compressor().compressobj(size=size)
-            try:
-                for part in _compressed(stream, chunks, content):
-                    fsops.write(self._fd, part)
-                    frame.update(part)
-                    length += len(part)
-            except zstandard.ZstdError as error:  # more or fewer bytes than said
-                raise self._undo(start, ValueError(str(error))) from error
-            if content.digest() != digest:
-                raise self._undo(start, ValueError("the content changed"))
-            self._append(digest, frame.digest(), length, size)
-            return True
+        if digest in self.added:
+            return False
+        self._write()
+        start = self._length
+        content, frame = hashlib.sha256(), hashlib.sha256()
+        stream = blobs.compressor().compressobj(size=size)
+        try:
+            for part in _compressed(stream, chunks, content):
+                self._unwritten.append(part)
+                self._write()
+                frame.update(part)
+        except zstandard.ZstdError as error:  # more or fewer bytes than said
+            raise self._undo(start, ValueError(str(error))) from error
+        if content.digest() != digest:
+            raise self._undo(start, ValueError("the content changed"))
+        self._append(digest, frame.digest(), self._written - start, size)
+        return True
 
     def _undo(self, start: int, error: ValueError) -> ValueError:
         os.ftruncate(self._fd, start)
         os.lseek(self._fd, start, os.SEEK_SET)
+        self._written = start
         return error
-
-    def _begin(self) -> None:
-        if self._temp is None:
-            temp = atomic.temp_name(self._folder / "pack")
-            self._fd = fsops.create(temp, mode=_FILE_MODE)
-            self._temp = temp
 
     def _append(self, digest: bytes, frame_sha256: bytes, length: int, size: int) -> None:
         self._rows.append((digest, frame_sha256, length, size))
         self.added.add(digest)
         self._length += length
-        if self._length - self._flushed > _WRITEBACK_BYTES:
-            fsops.start_writeback(self._fd)
-            self._flushed = self._length
+        if self._length - self._written >= CHUNK:
+            self._write()
         if self._length >= PACK_BYTES:
             self._finish()
 
+    def _write(self) -> None:
+        """Write what was appended: many small frames at once."""
+        if self._temp is None:
+            temp = atomic.temp_name(self._folder / "pack")
+            self._fd = fsops.create(temp, mode=_FILE_MODE)
+            self._temp = temp
+        data = b"".join(self._unwritten)
+        self._unwritten = []
+        fsops.write(self._fd, data)
+        self._written += len(data)
+        if self._written - self._flushed > _WRITEBACK_BYTES:
+            fsops.start_writeback(self._fd)
+            self._flushed = self._written
+
     def _finish(self) -> None:
         """Write the index of the current pack and make it durable, still under its temporary name."""
-        if self._temp is None:
+        if not self._rows:
             return
         name, index = blobs.encode_index(self._rows)
-        fsops.write(self._fd, index)
+        self._unwritten.append(index)
+        self._write()
+        assert self._temp is not None
         fsops.fsync(self._fd)
         size = os.fstat(self._fd).st_size
         if size != self._length + len(index):
             raise OSError(f"short write to {self._temp}: {size} of {self._length + len(index)} bytes")
         os.close(self._fd)
         self._ready.append((self._temp, self._folder / name))
-        self._fd, self._temp, self._rows, self._length, self._flushed = -1, None, [], 0, 0
+        self._fd, self._temp, self._rows = -1, None, []
+        self._length = self._written = self._flushed = 0
 
     def seal(self) -> list[Path]:
         """Make everything added durable and visible; the new packs."""

@@ -6,12 +6,10 @@ In: a store, a target directory, a fingerprint. Out: a ``Match`` or a ``RestoreP
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools.errors import CorruptError, storage_errors
@@ -21,12 +19,13 @@ from cache_tools.kinds import RESTORE_ORDER
 from cache_tools.live import content_problem, not_being_built
 from cache_tools.manifest import Manifest, ManifestEntry
 from cache_tools.observe import observe
-from cache_tools.relocate import is_group, tokenise
+from cache_tools.relocate import is_group, roots_of, tokenise
 from cache_tools.store import Store
 from cache_tools.target import check_apart, check_replaceable, check_target
 from cache_tools.trust import Standing, Verdict, judge, refusal, require
 from envguard import atomic
 from envguard.errors import UsageError
+from envguard.frozen import Frozen, replace
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +52,7 @@ class Action(enum.StrEnum):
     """Another file is there and may be right: it stays."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Match:
+class Match(Frozen):
     """A snapshot that may be restored here."""
 
     id: str
@@ -62,8 +60,7 @@ class Match:
     comparison: Comparison
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RestorePlan:
+class RestorePlan(Frozen):
     """What ``execute`` would do."""
 
     store: Store
@@ -176,7 +173,7 @@ def plan_restore(
 def completing(plan: RestorePlan) -> RestorePlan:
     """The plan for a target that was to appear at once and is there by now: file by file."""
     actions = tuple((_action(plan.target, entry), entry) for _, entry in plan.actions)
-    return dataclasses.replace(plan, whole=False, removed=0, actions=actions)
+    return replace(plan, whole=False, removed=0, actions=actions)
 
 
 def _action(target: Path, entry: ManifestEntry) -> Action:
@@ -197,6 +194,6 @@ def _action(target: Path, entry: ManifestEntry) -> Action:
 def _is_content(target: Path, file: Path, entry: ManifestEntry) -> bool:
     """Whether ``file`` of ``target`` is what a restore of ``entry`` would write."""
     if is_group(entry.path):  # as a snapshot holds it: without the directory in it
-        data = tokenise(file.read_bytes(), target)
+        data = tokenise(file.read_bytes(), roots_of(target))
         return data is not None and atomic.sha256_bytes(data) == entry.sha256
     return file.stat().st_size == entry.size and atomic.sha256_file(file) == entry.sha256

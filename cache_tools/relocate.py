@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 TOKEN = "@CACHE@"
+Roots = tuple[str, ...]
+"""Beginnings of absolute paths that lie in the cache directory."""
 
 
 def is_group(path: str) -> bool:
@@ -21,9 +23,13 @@ def is_group(path: str) -> bool:
     return path.startswith("triton/") and name.startswith("__grp__") and name.endswith(".json")
 
 
-def tokenise(data: bytes, cache_dir: Path) -> bytes | None:
-    """``data`` with ``TOKEN`` for ``cache_dir``; None if it is no group file or points outside of ``cache_dir``."""
-    roots = {f"{os.path.abspath(cache_dir)}/", f"{os.path.realpath(cache_dir)}/"}
+def roots_of(cache_dir: Path) -> Roots:
+    """How a group file may name ``cache_dir``."""
+    return (f"{os.path.abspath(cache_dir)}/", f"{os.path.realpath(cache_dir)}/")
+
+
+def tokenise(data: bytes, roots: Roots) -> bytes | None:
+    """``data`` with ``TOKEN`` for one of ``roots``; None if it is no group file or points outside of them."""
     return _map_paths(data, lambda path: next((f"{TOKEN}/{path[len(r) :]}" for r in roots if path.startswith(r)), None))
 
 

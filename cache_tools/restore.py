@@ -13,27 +13,27 @@ import errno
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cache_tools import lease, stamps
 from cache_tools.errors import READ_ONLY_ADVICE, CorruptError, IncompatibleError, storage_errors
-from cache_tools.intake import BATCH, Progress, workers
+from cache_tools.intake import Progress
 from cache_tools.manifest import ManifestEntry
+from cache_tools.packs import LARGE
 from cache_tools.plan import Action, Match, Mode, RestorePlan, best_match, completing, plan_restore
+from cache_tools.readahead import Content, contents
 from cache_tools.relocate import expand, is_group
 from cache_tools.target import check_replaceable, check_target, exchange, make_parents, staging_directory, sweep_staging
 from cache_tools.trust import Standing, require
 from envguard import fsops
 from envguard.errors import UsageError
+from envguard.frozen import Frozen
 
 __all__ = ["Action", "Match", "Mode", "RestorePlan", "RestoreResult", "best_match", "execute", "plan_restore"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RestoreResult:
+class RestoreResult(Frozen):
     """What was done, in files, and ``bytes`` written."""
 
     added: int
@@ -98,59 +98,67 @@ def _refusal(plan: RestorePlan) -> str:
 def _stage(plan: RestorePlan, staging: Path, on_progress: Progress | None) -> int:
     """Write every file that is needed, verified and durable, under ``staging``; the bytes written."""
     needed = [entry for action, entry in plan.actions if action in (Action.ADD, Action.REPAIR)]
-    folders = _make_folders(staging, needed)
+    root = os.fspath(staging)
+    made = {""}
     total, done = sum(entry.size for entry in needed), 0
-    batches = [needed[at : at + BATCH] for at in range(0, len(needed), BATCH)]
-    with ThreadPoolExecutor(workers()) as pool:
-        for size in pool.map(lambda batch: sum(_stage_one(plan, staging, entry) for entry in batch), batches):
-            done += size
+    with fsops.Writeback(staging) as writeback:
+        for entry, pieces in _contents(plan, needed):
+            _make_folder(root, entry.path[: max(entry.path.rfind("/"), 0)], made)
+            written = _write(f"{root}/{entry.path}", entry, pieces)
+            writeback.note(written)
+            done += written
             if on_progress:
                 on_progress(done, total)
-    root = os.fspath(staging)
-    fsops.sync_tree(staging, [f"{root}/{entry.path}" for entry in needed], folders)
+    fsops.sync_tree(staging, [f"{root}/{entry.path}" for entry in needed], [f"{root}/{folder}" for folder in made])
     return done
 
 
-def _make_folders(staging: Path, needed: Sequence[ManifestEntry]) -> list[str]:
-    """Create every folder of ``needed`` in the new directory ``staging``; all of them, ``staging`` too."""
-    made = {""}
-    for entry in needed:
-        folder = ""
-        for part in entry.path.split("/")[:-1]:
-            folder = f"{folder}/{part}"
-            if folder not in made:
-                fsops.mkdir(f"{staging}{folder}", mode=0o755)
-                made.add(folder)
-    return [f"{staging}{folder}" for folder in made]
+def _make_folder(root: str, folder: str, made: set[str]) -> None:
+    """Create ``folder`` (relative to the new directory ``root``) and those above it unless they are ``made``."""
+    if folder not in made:
+        _make_folder(root, folder[: max(folder.rfind("/"), 0)], made)
+        fsops.mkdir(f"{root}/{folder}", mode=0o755)
+        made.add(folder)
 
 
-def _stage_one(plan: RestorePlan, staging: Path, entry: ManifestEntry) -> int:
-    fd = fsops.create(f"{staging}/{entry.path}", mode=0o755 if entry.executable else 0o644)
+def _write(path: str, entry: ManifestEntry, pieces: Iterable[Content]) -> int:
+    fd = fsops.create(path, mode=0o755 if entry.executable else 0o644)
     try:
         written = 0
-        for data in _content(plan, entry):
+        for data in pieces:
             fsops.write(fd, data)
             written += len(data)
-        fsops.start_writeback(fd)
         return written
     finally:
         os.close(fd)
 
 
-def _content(plan: RestorePlan, entry: ManifestEntry) -> Iterator[bytes]:
-    chunks = plan.store.blob_chunks(entry.sha256, limit=entry.size)
-    if is_group(entry.path):
-        data = b"".join(chunks)
-        moved = expand(data, plan.target) if len(data) == entry.size else data
-        if moved is None:
-            raise CorruptError(f"{plan.store.blob_path(entry.sha256)} is no group file of triton that may be restored")
-        yield moved
-        length = len(data)
-    else:
-        length = 0
-        for chunk in chunks:
-            yield chunk
-            length += len(chunk)
+def _contents(plan: RestorePlan, needed: Sequence[ManifestEntry]) -> Iterator[tuple[ManifestEntry, Iterable[Content]]]:
+    """What to write, verified; of a large file piece by piece, verified once its last piece is out."""
+    for entry, data in contents(plan.store, [entry for entry in needed if entry.size < LARGE]):
+        _check_length(plan, entry, len(data))
+        yield entry, (_moved(plan, entry, bytes(data)) if is_group(entry.path) else data,)
+    for entry in needed:
+        if entry.size >= LARGE:
+            yield entry, _large(plan, entry)
+
+
+def _large(plan: RestorePlan, entry: ManifestEntry) -> Iterator[bytes]:
+    length = 0
+    for chunk in plan.store.blob_chunks(entry.sha256, limit=entry.size):
+        length += len(chunk)
+        yield chunk
+    _check_length(plan, entry, length)
+
+
+def _moved(plan: RestorePlan, entry: ManifestEntry, data: bytes) -> bytes:
+    moved = expand(data, plan.target)
+    if moved is None:
+        raise CorruptError(f"{plan.store.blob_path(entry.sha256)} is no group file of triton that may be restored")
+    return moved
+
+
+def _check_length(plan: RestorePlan, entry: ManifestEntry, length: int) -> None:
     if length != entry.size:
         origin = plan.store.manifest_path(plan.id)
         raise CorruptError(f"{origin} gives {entry.path} {entry.size} bytes where its blob has {length}: delete it")

@@ -7,30 +7,30 @@ while it was listed can hide a file that was there all the time, so all is liste
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from cache_tools.kinds import GRAPHS, NOT_KEPT, Kind, kind_of
 from cache_tools.stamps import Status, status_of
 from envguard.errors import UsageError
+from envguard.frozen import Frozen
 
 SAFE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 """What one part of a path may look like, in a cache that we keep and in a manifest that we believe."""
-_SAFE_PATH = re.compile(
-    rf"{SAFE_NAME.pattern.replace('$', '(?:/|$)')}(?:/{SAFE_NAME.pattern.replace('$', '(?:/|$)')})*"
-)
+SAFE_PATH = re.compile(rf"{SAFE_NAME.pattern.replace('$', '(?:/|$)')}(?:/{SAFE_NAME.pattern.replace('$', '(?:/|$)')})*")
+_name = operator.attrgetter("name")
 ATTEMPTS = 4
 RETRY_SECONDS = 0.05
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One file of a cache."""
 
     path: str
@@ -39,12 +39,11 @@ class Entry:
     size: int
     """Bytes."""
     executable: bool
-    status: Status = field(default=(0, 0, 0, 0), compare=False)
+    status: Status = (0, 0, 0, 0)
     """What changes when the file does."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scan:
+class Scan(Frozen):
     """Entries sorted by path, and counts of what was left out."""
 
     entries: tuple[Entry, ...]
@@ -93,15 +92,15 @@ class _Folders:
     """When each folder last changed, as it was before it was listed."""
 
     def __init__(self) -> None:
-        self._changed_ns: dict[Path, int] = {}
+        self._changed_ns: dict[str, int] = {}
 
-    def note(self, folder: Path) -> None:
-        if folder.name != "locks":
-            self._changed_ns[folder] = folder.lstat().st_mtime_ns
+    def note(self, folder: str) -> None:
+        if not folder.endswith("/locks"):
+            self._changed_ns[folder] = os.lstat(folder).st_mtime_ns
 
     def changed(self) -> bool:
         try:
-            return any(folder.lstat().st_mtime_ns != before for folder, before in self._changed_ns.items())
+            return any(os.lstat(folder).st_mtime_ns != before for folder, before in self._changed_ns.items())
         except FileNotFoundError:
             return True
 
@@ -116,7 +115,7 @@ def _judge(path: str, status: os.stat_result | None) -> Entry | str:
     kind = kind_of(path)
     if kind in NOT_KEPT:
         return kind.value
-    if not _SAFE_PATH.fullmatch(path):
+    if not SAFE_PATH.fullmatch(path):
         return "unsafe name"
     if status.st_size == 0:
         return "empty"
@@ -125,29 +124,31 @@ def _judge(path: str, status: os.stat_result | None) -> Entry | str:
 
 
 def walk(
-    root: Path, *, on_folder: Callable[[Path], object] | None = None
+    root: Path, *, on_folder: Callable[[str], object] | None = None
 ) -> Iterator[tuple[str, os.stat_result | None]]:
     """Every non-directory under ``root`` with its own (not a link's) status; None when it went away meanwhile.
 
-    ``on_folder`` is called with each directory before it is listed.
+    ``on_folder`` is called with the path of each directory before it is listed.
 
     Raises:
         UsageError: a directory cannot be read; leaving its files out silently would look like a small cache.
     """
+    top = os.fspath(root)
     pending = [""]
     while pending:
-        folder = pending.pop()
+        inside = pending.pop()
+        folder = f"{top}/{inside}" if inside else top
         try:
             if on_folder:
-                on_folder(root / folder)
-            with os.scandir(root / folder) as listing:
-                found = sorted(listing, key=lambda item: item.name)
+                on_folder(folder)
+            with os.scandir(folder) as listing:
+                found = sorted(listing, key=_name)
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise UsageError(f"{root / folder} cannot be listed ({error.strerror}): make it readable") from error
+            raise UsageError(f"{folder} cannot be listed ({error.strerror}): make it readable") from error
         for item in found:
-            path = f"{folder}/{item.name}" if folder else item.name
+            path = f"{inside}/{item.name}" if inside else item.name
             try:
                 if item.is_dir(follow_symlinks=False):
                     pending.append(path)

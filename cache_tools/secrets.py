@@ -10,12 +10,13 @@ form must hold, and such words are looked for ten times as fast. It cannot find 
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import re2
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
@@ -56,7 +57,6 @@ _DUMP_ANCHOR = "os.environ["
 _DUMP = r"os\.environ\[['\"][^'\"\n]{1,200}['\"]\] = ['\"][^\n]*"
 """One line of the environment dump, as torch writes it."""
 _DUMP_PARTS = re.compile(rb"os\.environ\[['\"]([^'\"\n]{1,200})['\"]\] = ['\"](.*)", re.DOTALL)
-_SHAPES = {kind: re.compile(shape.encode()) for kind, shape in SHAPES.items()}
 _SENSITIVE = re.compile(
     r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|APIKEY|API_KEY|ACCESS_KEY|PRIVATE_KEY)(?:_|\d*$)"
     r"|_(?:KEY|PWD|PAT|AUTH)$",
@@ -80,8 +80,7 @@ class Policy(enum.StrEnum):
     WARN = "warn"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, order=True)
-class Finding:
+class Finding(NamedTuple):
     """Something that looks like a secret, without it."""
 
     path: str
@@ -171,13 +170,13 @@ class Scanner:
     def _classify(self, path: str, text: bytes) -> Iterable[Finding]:
         dumped = _DUMP_PARTS.match(text)
         if dumped is None:
-            kind = next((kind for kind, shape in _SHAPES.items() if shape.fullmatch(text)), None)
+            kind = next((kind for kind, shape in _shapes().items() if shape.fullmatch(text)), None)
             known = self._values.get(text)
             yield Finding(path=path, kind=VARIABLE if known else kind or VARIABLE, variable=known)
             return
         name = dumped[1].decode(errors="replace")
         value = dumped[2].rstrip(b"'\"").decode(errors="replace")
-        shapes = [kind for kind, shape in _SHAPES.items() if shape.search(dumped[2])]
+        shapes = [kind for kind, shape in _shapes().items() if shape.search(dumped[2])]
         for kind in shapes:
             yield Finding(path=path, kind=kind, variable=name)
         if not shapes and _SENSITIVE.search(name) and not _HARMLESS.fullmatch(value):
@@ -204,7 +203,17 @@ def _is_secret(name: str, value: str) -> bool:
     if len(value) < MIN_VALUE or not value.isprintable() or _HARMLESS.fullmatch(value):
         return False
     encoded = value.encode()
-    return bool(_SENSITIVE.search(name)) or any(shape.search(encoded) for shape in _SHAPES.values())
+    return bool(_SENSITIVE.search(name)) or bool(_any_shape().search(encoded))
+
+
+@functools.cache
+def _shapes() -> dict[str, re.Pattern[bytes]]:
+    return {kind: re.compile(shape.encode()) for kind, shape in SHAPES.items()}
+
+
+@functools.cache
+def _any_shape() -> Any:
+    return re2.compile("|".join(SHAPES.values()).encode(), _options())  # a tenth of the time of re
 
 
 def _words(*words: str) -> BytesAhoCorasick:

@@ -8,15 +8,14 @@ what is there. Reading a file is ``intake.py``'s. It neither compiles nor judges
 
 from __future__ import annotations
 
-import datetime
-import importlib.metadata
+import sysconfig
+import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cache_tools import stamps
+from cache_tools import installed, stamps
 from cache_tools.errors import storage_errors
 from cache_tools.fingerprint import Fingerprint
 from cache_tools.intake import Progress, remember, take
@@ -25,13 +24,13 @@ from cache_tools.scan import scan
 from cache_tools.store import Store
 from cache_tools.trust import record_own
 from envguard.errors import UsageError
+from envguard.frozen import Frozen
 
 if TYPE_CHECKING:
     from cache_tools.secrets import Scanner
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SnapshotResult:
+class SnapshotResult(Frozen):
     """What a snapshot holds and what it cost."""
 
     id: str
@@ -86,8 +85,8 @@ def snapshot(
         content = Manifest(
             fingerprint=fingerprint,
             compile_id=compile_id,
-            created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-            tool=f"dflash-toolkit {_version()}",
+            created=_now(),
+            tool=_tool(),
             parent=parent or previous,
             build_ms=build_ms,
             entries=taken.entries,
@@ -113,6 +112,11 @@ def snapshot(
     )
 
 
-def _version() -> str:
-    found = next(iter(importlib.metadata.distributions(name="dflash-toolkit")), None)
-    return found.version if found else "(not installed)"
+def _tool() -> str:
+    version = installed.version("dflash_toolkit", Path(sysconfig.get_path("purelib")))
+    return f"dflash-toolkit {version or '(not installed)'}"
+
+
+def _now() -> str:
+    seconds, rest = divmod(time.time_ns(), 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 1000:06}Z"

@@ -125,6 +125,14 @@ class Store:
         if content.digest() != digest:
             raise CorruptError(f"{origin} is damaged: the content of blob {sha256[:12]} does not hash to its name")
 
+    def frame(self, digest: bytes) -> bytes:
+        """The frame of the blob with that digest, as it lies in its pack.
+
+        Raises:
+            CorruptError: no readable pack holds it.
+        """
+        return self._reader.frame(self._find(digest))
+
     def _whole(self, digest: bytes, place: Place, limit: int) -> bytes:
         origin = self.root / "blobs" / place.pack
         if not hasattr(self._local, "reader"):

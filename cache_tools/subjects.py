@@ -16,7 +16,7 @@ from cache_tools.errors import storage_errors
 from cache_tools.fingerprint import Comparison, Fingerprint, compare
 from cache_tools.kinds import GPU_KINDS, Kind, kind_of
 from cache_tools.observe import observe
-from cache_tools.relocate import is_group, tokenise
+from cache_tools.relocate import is_group, roots_of, tokenise
 from cache_tools.scan import Entry, scan
 from cache_tools.store import NAME, Store
 from envguard import atomic
@@ -160,6 +160,6 @@ def _content(cache_dir: Path, entry: Entry) -> Content:
     file = cache_dir / entry.path
     if is_group(entry.path):  # as a snapshot holds it: without the directory in it
         data = file.read_bytes()
-        data = tokenise(data, cache_dir) or data
+        data = tokenise(data, roots_of(cache_dir)) or data
         return Content(size=len(data), sha256=atomic.sha256_bytes(data))
     return Content(size=entry.size, sha256=None, file=file)

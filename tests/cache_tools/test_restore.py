@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -17,6 +16,7 @@ from cache_tools.store import Store
 from cache_tools.trust import record_own
 from envguard import fsops
 from envguard.errors import UsageError
+from envguard.frozen import replace
 
 from . import helpers
 
@@ -322,8 +322,8 @@ def test_what_was_to_be_absent_and_appears_is_refused(filled: Store, tmp_path: P
 
 def test_a_manifest_that_lies_about_a_size_is_refused(filled: Store, tmp_path: Path) -> None:
     honest = filled.read_manifest(filled.resolve("run"))
-    lie = dataclasses.replace(honest.entries[0], size=honest.entries[0].size + 1)
-    id_, _ = filled.add_manifest(dataclasses.replace(honest, entries=(lie, *honest.entries[1:])))
+    lie = honest.entries[0]._replace(size=honest.entries[0].size + 1)
+    id_, _ = filled.add_manifest(replace(honest, entries=(lie, *honest.entries[1:])))
     record_own(id_)
     with pytest.raises(CorruptError, match=id_):
         execute(plan_restore(filled, id_, tmp_path / "new", here=HERE))

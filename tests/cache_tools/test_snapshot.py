@@ -88,17 +88,17 @@ def test_a_file_that_changes_while_it_is_read_is_never_taken_half(
 ) -> None:
     timing = cache / helpers.GEMM
     left = [writes]
-    real = os.fstat
+    real = os.read
 
-    def fstat_then_write(fd: int) -> os.stat_result:
-        status = real(fd)
-        if left[0] and os.path.samestat(status, timing.stat()):
+    def read_then_write(fd: int, size: int) -> bytes:
+        data = real(fd, size)
+        if left[0] and os.path.samestat(os.fstat(fd), timing.stat()):
             left[0] -= 1
             timing.write_bytes(timing.read_bytes().replace(b"1", b"2", 1))  # the same size, another time
             os.utime(timing, ns=(0, left[0]))
-        return status
+        return data
 
-    monkeypatch.setattr(module.os, "fstat", fstat_then_write)
+    monkeypatch.setattr(module.os, "read", read_then_write)
     taken = snapshot(store, cache, name="run", fingerprint=HERE)
     assert (helpers.GEMM in paths(store, "run")) is taken_whole
     assert taken.skipped.get("changing", 0) == (not taken_whole)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cache_tools import intake, stamps
+from cache_tools.scan import Entry
 from cache_tools.snapshot import SnapshotResult, snapshot
 from cache_tools.store import Store, open_store
 from cache_tools.verify import verify_store
@@ -29,13 +30,13 @@ def cache(tmp_path: Path) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of caches that are opened for reading."""
     paths: list[str] = []
-    real = intake._keep
+    real = intake._Reading.keep
 
-    def keep(writer: object, cache_dir: Path, entry: object, scanner: object) -> object:
-        paths.append(entry.path)  # type: ignore[attr-defined]
-        return real(writer, cache_dir, entry, scanner)  # type: ignore[arg-type]
+    def keep(reading: intake._Reading, entry: Entry) -> object:
+        paths.append(entry.path)
+        return real(reading, entry)
 
-    monkeypatch.setattr(intake, "_keep", keep)
+    monkeypatch.setattr(intake._Reading, "keep", keep)
     return paths
 
 
