@@ -23,7 +23,7 @@ trip: Callable[[str], None] | None = None
 FEW = 16
 """Up to so many files are synced one by one; a sync of the file system would wait for other programs' data too."""
 
-WRITEBACK_BYTES = 32 << 20
+WRITEBACK_BYTES = 8 << 20
 """Bytes after which the disk may begin."""
 
 _NO_SYNCFS = (errno.ENOSYS, errno.EOPNOTSUPP)
