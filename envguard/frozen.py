@@ -63,7 +63,11 @@ class Frozen(metaclass=_FrozenType):
         return f"{type(self).__qualname__}({', '.join(f'{k}={v!r}' for k, v in as_dict(self).items())})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (type(self), as_dict(self))
+        given = {name: value for name, value in as_dict(self).items() if value is not NOTHING}  # which does not pickle
+        return _make, (type(self), given)
+
+    def __replace__(self, /, **changes: Any) -> Any:  # copy.replace of Python 3.13
+        return replace(self, **changes)
 
 
 def _make(cls: type[Frozen], values: dict[str, Any]) -> Frozen:

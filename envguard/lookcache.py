@@ -1,9 +1,9 @@
 """The closer look through the cache: the same files beside the same RECORDs compare as they did before.
 
 In: a site-packages directory, and the call that compares what lies in it. Out: ``Compared``. Every file that the
-comparison saw, inside site-packages or elsewhere, is looked at on every run: its inode, size and times, or else it is
-all read anew. Only a comparison that found every file as its RECORD says is remembered, and only once all files have
-settled.
+comparison saw, inside site-packages or elsewhere, is looked at on every run: its device, inode, size and times, or else
+it is all read anew. Only a comparison that found every file as its RECORD says is remembered, and only once all files
+have settled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def compare(
     asked = sha256(repr((EDITION, installed, sorted(watched))).encode()).hexdigest()
     name = f"compared-{sha256(os.fsencode(site_packages)).hexdigest()[:20]}.json"
     known = cache.read(name)
-    if known is not None and known["asked"] == asked and known["tree"] == digest(site_packages):
+    if known is not None and known.get("asked") == asked and known["tree"] == digest(site_packages):
         elsewhere = _look(site_packages, known["elsewhere"])
         if known["elsewhere"] == {path: signature(status) for path, status in elsewhere.items()}:
             return _read_document(known)

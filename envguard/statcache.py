@@ -22,6 +22,8 @@ from envguard.frozen import Frozen
 
 SCHEMA = 1
 MAX_BYTES = 256 << 20
+_SEAL = "envguard-"
+_TEMP = ".tmp-"
 TICK_NS = 2_000_000_000
 """The coarsest clock of a file system in use (FAT, some NFS servers): two seconds."""
 UNUSED_DAYS = 60
@@ -29,8 +31,11 @@ UNUSED_DAYS = 60
 
 
 def signature(status: os.stat_result) -> str:
-    """What changes whenever the file's content may have changed."""
-    return f"{status.st_ino},{status.st_size},{status.st_mtime_ns},{status.st_ctime_ns}"
+    """What changes whenever the file's content may have changed, writes through a mapping that lay open aside.
+
+    The kernel marks a mapped page once, at its first write; see docs/envguard.md.
+    """
+    return f"{status.st_dev},{status.st_ino},{status.st_size},{status.st_mtime_ns},{status.st_ctime_ns}"
 
 
 def has_settled(status: os.stat_result, now_ns: int) -> bool:
@@ -63,14 +68,16 @@ class StatCache(Frozen):
             descriptor = os.open(self.directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:  # it is not there yet, or not ours to read
             return None
-        with os.fdopen(descriptor, "rb") as handle:
+        try:
             status = os.fstat(descriptor)
             if not _is_own(status) or status.st_size > MAX_BYTES:
                 return None
-            try:
+            with open(descriptor, "rb", closefd=False) as handle:
                 head, _, body = handle.read().partition(b"\n")
-            except OSError:
-                return None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
         if head.decode(errors="replace") != _seal(name, body):
             return None
         return json.loads(body)  # the seal vouches that ``write`` made it
@@ -80,7 +87,7 @@ class StatCache(Frozen):
         if self.directory is None:
             return
         body = json.dumps(document, separators=(",", ":")).encode()
-        temp = self.directory / f".tmp-{name}-{os.getpid()}-{time.monotonic_ns()}"
+        temp = self.directory / f"{_TEMP}{name}-{os.getpid()}-{time.monotonic_ns()}"
         with contextlib.suppress(OSError):  # read-only home, full disk, another user's directory
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             try:
@@ -98,8 +105,16 @@ class StatCache(Frozen):
         assert self.directory is not None
         with os.scandir(self.directory) as entries:
             for entry in entries:
-                if entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < limit:
+                is_file = entry.is_file(follow_symlinks=False)
+                if is_file and entry.stat(follow_symlinks=False).st_mtime < limit and _is_ours(entry.path):
                     os.unlink(entry.path)
+
+
+def _is_ours(path: str) -> bool:
+    """Whether ``write`` made it: the directory may hold somebody's files too."""
+    with open(path, "rb") as handle:
+        head = handle.read(len(_SEAL))
+    return head == _SEAL.encode() or (head == b"" and os.path.basename(path).startswith(_TEMP))
 
 
 def _is_own(status: os.stat_result) -> bool:
@@ -108,4 +123,4 @@ def _is_own(status: os.stat_result) -> bool:
 
 def _seal(name: str, body: bytes) -> str:
     """Also over the name, so that one document renamed to another is none."""
-    return f"envguard-{SCHEMA} {sha256(name.encode() + bytes(1) + body).hexdigest()}"
+    return f"{_SEAL}{SCHEMA} {sha256(name.encode() + bytes(1) + body).hexdigest()}"

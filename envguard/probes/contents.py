@@ -107,7 +107,7 @@ def read_contents(
                 algorithm = row.hash.partition("=")[0]
                 if algorithm in ALGORITHMS:
                     wanted.append(Wanted(path=path, status=status, algorithm=algorithm))
-    digests = digest_files(site_packages, wanted, cache, progress)
+    digests = digest_files(site_packages, wanted, cache, progress, anew=everything)
     for each in wanted:
         digest = digests[each.path]
         for name, row in shared.get(each.path) or [claims[each.path]]:

@@ -39,9 +39,14 @@ class Wanted(Frozen):
 
 
 def digest_files(
-    site_packages: Path, wanted: Sequence[Wanted], cache: StatCache, progress: Progress | None = None
+    site_packages: Path,
+    wanted: Sequence[Wanted],
+    cache: StatCache,
+    progress: Progress | None = None,
+    *,
+    anew: bool = False,
 ) -> dict[str, str | None]:
-    """Path to digest, such as ``sha256=47DEQpj8...``; None where the file cannot be read."""
+    """Path to digest, such as ``sha256=47DEQpj8...``; None where the file cannot be read; ``anew``: read every file."""
     name = f"files-{hashlib.sha256(os.fsencode(site_packages)).hexdigest()[:20]}.json"
     known: dict[str, str] = cache.read(name) or {}
     found: dict[str, str | None] = {}
@@ -49,7 +54,7 @@ def digest_files(
     for each in wanted:
         kept = known.get(each.path, "")
         sign, _, remembered = kept.rpartition(" ")
-        if kept and sign == signature(each.status) and remembered.startswith(each.algorithm):
+        if kept and not anew and sign == signature(each.status) and remembered.startswith(each.algorithm):
             found[each.path] = remembered
         else:
             missed.append(each)

@@ -88,3 +88,9 @@ def test_no_start_pays_for_dataclasses() -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_values_with_the_shared_empty_mapping_are_copied_and_pickled() -> None:
+    here = Surroundings()
+    assert pickle.loads(pickle.dumps(here)) == here
+    assert copy.deepcopy(here) == here

@@ -68,6 +68,10 @@ def test_cut_foreign_writable_linked_or_renamed_is_not_trusted(
     assert cache.read("c.json") is None
     os.mkfifo(place(cache, "d.json"))
     assert cache.read("d.json") is None
+    place(cache, "e.json").mkdir()
+    assert cache.read("e.json") is None
+    cache.write("e.json", [1])
+    assert cache.read("e.json") is None
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert cache.read("a.json") is None
 
@@ -82,6 +86,29 @@ def test_without_a_writable_directory_everything_works(
         assert check_project(clean.root, "cpu", clean.python, tier="standard").findings == ()
     StatCache(directory=None).write("a.json", 1)
     assert StatCache(directory=None).read("a.json") is None
+
+
+def test_what_nobody_used_for_long_goes_and_files_of_others_stay(cache: StatCache) -> None:
+    for name in ("old.json", "new.json"):
+        cache.write(name, [1])
+    for name in ("thesis.txt", "statcache.py", ".tmp-thesis"):
+        place(cache, name).write_text("months of work")
+    place(cache, ".tmp-old.json-1-1").write_text("")
+    for path in place(cache).parent.iterdir():
+        if path.name != "new.json":
+            os.utime(path, (0, 0))
+    cache.write("new.json", [2])
+    left = {path.name for path in place(cache).parent.iterdir()}
+    assert left == {"new.json", "thesis.txt", "statcache.py", ".tmp-thesis"}
+
+
+def test_files_of_two_file_systems_are_told_apart(tmp_path: Path) -> None:
+    """Two of the same size, made in the same tick of two new tmpfs, share every number but the device's."""
+    path = tmp_path / "a"
+    path.write_text("")
+    status = list(path.stat())
+    other = [*status[:2], status[2] + 1, *status[3:]]
+    assert statcache.signature(os.stat_result(status)) != statcache.signature(os.stat_result(other))
 
 
 def wanted(path: Path) -> list[Wanted]:
@@ -154,3 +181,21 @@ def test_a_lock_is_parsed_once_and_again_when_anything_differs(
         text.replace('name = "gamma"\nversion = "1.0"', 'name = "gamma"\nversion = "1.5"')
     )
     assert load_expected(scratch.root / "uv.lock", environment, cache).required["gamma"] == "1.5"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_deep_reads_every_file_each_time(clean: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    real = hashing.hash_file
+
+    def count(path: str, *rest: object) -> object:
+        read.append(path)
+        return real(path, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hashing, "hash_file", count)
+    counts = []
+    for _ in range(2):
+        read.clear()
+        assert check_project(clean.root, "cpu", clean.python, tier="deep").findings == ()
+        counts.append(len(read))
+    assert counts[0] == counts[1] > 5
