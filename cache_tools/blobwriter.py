@@ -9,6 +9,7 @@ threads have enough to do.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import threading
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 
 BATCH_BYTES = 4 << 20
 """Of contents, compressed at once: without the interpreter's lock, for which small pieces would wait more than work."""
+_WAITING = 2
+"""Batches that wait for a helper, so that none of them runs dry while the caller packs one."""
 
 
 def workers() -> int:
@@ -89,13 +92,13 @@ class BlobWriter:
         return True
 
     def _hand_over(self) -> None:
-        """Let a helper pack the batch; pack it here if all of them have one to do and one waits."""
+        """Let a helper pack the batch; pack it here if enough of them wait."""
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         busy = [one for one in self._packing if not one.done()]
         for done in set(self._packing) - set(busy):
             done.result()
         self._packing = busy
-        if len(busy) > self._helpers:
+        if len(busy) >= self._helpers + _WAITING:
             self._pack(batch)
         else:
             self._packing.append(self._pool.submit(self._pack, batch))
@@ -104,9 +107,10 @@ class BlobWriter:
         contents: list[bytes | bytearray | memoryview] = [data for _, data in batch]
         packed = blobs.compressor().multi_compress_to_buffer(contents, threads=1)
         frames = [packed[at].tobytes() for at in range(len(packed))]
+        digests = [hashlib.sha256(frame).digest() for frame in frames]
         with self._turn:
-            for (digest, data), frame in zip(batch, frames, strict=True):
-                self._packs.add(digest, frame, len(data))
+            for (digest, data), frame, frame_sha256 in zip(batch, frames, digests, strict=True):
+                self._packs.add(digest, frame, len(data), frame_sha256)
 
     def commit(self) -> None:
         """Make everything added durable and visible."""
@@ -129,7 +133,7 @@ class BlobWriter:
         rows: dict[str, list[int | str]] = {name: list(status) for name, status in self._trusted.items()}
         if rows != self._remembered:
             stamps.write(stamps.pack_stamp(self._store.root), rows)
-        self._store.index.reload()
+        self._store.index.expire()
 
     def close(self) -> None:
         """Remove what was not committed."""

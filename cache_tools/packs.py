@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -33,31 +33,58 @@ _FILE_MODE = 0o600  # entries of a cache hold environment variables and paths
 
 
 class PackIndex:
-    """What the packs of ``folder`` hold; read once, again on ``reload``."""
+    """What the packs of ``folder`` hold; read once, again on ``reload``, and when needed after ``expire``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.packs: dict[str, dict[bytes, Place]] = {}
-        self.places: dict[bytes, Place] = {}
-        self.damaged: dict[str, CorruptError] = {}
-        """Packs whose index cannot be believed."""
+        self._packs: dict[str, dict[bytes, Place]] = {}
+        self._places: dict[bytes, Place] = {}
+        self._damaged: dict[str, CorruptError] = {}
+        self._expired = False
         self.reload()
+
+    @property
+    def packs(self) -> Mapping[str, dict[bytes, Place]]:
+        """Pack → what it holds."""
+        self._refresh()
+        return self._packs
+
+    @property
+    def places(self) -> Mapping[bytes, Place]:
+        """Digest → where to find it."""
+        self._refresh()
+        return self._places
+
+    @property
+    def damaged(self) -> Mapping[str, CorruptError]:
+        """Packs whose index cannot be believed."""
+        self._refresh()
+        return self._damaged
+
+    def expire(self) -> None:
+        """There are new packs; a snapshot, whose process mostly ends then, need not read what it wrote."""
+        self._expired = True
+
+    def _refresh(self) -> None:
+        if self._expired:
+            self.reload()
 
     def reload(self) -> None:
         """Take in packs that appeared and forget those that went; a pack never changes."""
         names = {name for name in os.listdir(self.folder) if name.endswith(blobs.SUFFIX) and not name.startswith(".")}
-        self.damaged = {}
-        self.packs = {name: found for name, found in self.packs.items() if name in names}
-        for name in sorted(names - self.packs.keys()):
+        damaged: dict[str, CorruptError] = {}
+        packs = {name: found for name, found in self._packs.items() if name in names}
+        for name in sorted(names - packs.keys()):
             try:
-                self.packs[name] = self._read_index(self.folder / name)
+                packs[name] = self._read_index(self.folder / name)
             except FileNotFoundError:
                 continue  # pruned meanwhile
             except CorruptError as error:
-                self.damaged[name] = error
-        self.places = {}
-        for found in self.packs.values():
-            self.places.update(found)
+                damaged[name] = error
+        places: dict[bytes, Place] = {}
+        for found in packs.values():
+            places.update(found)
+        self._packs, self._places, self._damaged, self._expired = packs, places, damaged, False
 
     def _read_index(self, path: Path) -> dict[bytes, Place]:
         with os.fdopen(open_plain(path), "rb") as handle:
@@ -159,12 +186,12 @@ class PackWriter:
         self._ready: list[tuple[Path, Path]] = []
         self.added: set[bytes] = set()
 
-    def add(self, digest: bytes, frame: bytes, size: int) -> bool:
-        """Append a blob; False if this writer has it already."""
+    def add(self, digest: bytes, frame: bytes, size: int, frame_sha256: bytes | None = None) -> bool:
+        """Append a blob (``frame_sha256``: of ``frame``, if known); False if this writer has it already."""
         if digest in self.added:
             return False
         self._unwritten.append(frame)
-        self._append(digest, hashlib.sha256(frame).digest(), len(frame), size)
+        self._append(digest, frame_sha256 or hashlib.sha256(frame).digest(), len(frame), size)
         return True
 
     def add_chunks(self, digest: bytes, chunks: Iterator[bytes], size: int) -> bool:
