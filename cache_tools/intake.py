@@ -14,12 +14,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cache_tools import stamps
 from cache_tools.blobwriter import BlobWriter
 from cache_tools.elf import elf_problem
-from cache_tools.kinds import Kind, digest_matches, is_self_named, name_matches
+from cache_tools.kinds import GRAPHS, Kind, digest_matches, is_self_named, name_matches
 from cache_tools.live import not_being_built
 from cache_tools.manifest import MAX_ENTRY_BYTES, ManifestEntry
 from cache_tools.packs import CHUNK, LARGE
@@ -52,13 +52,6 @@ class Taken(Frozen):
     skipped: Counter[str]
 
 
-class _Kept(NamedTuple):
-    entry: ManifestEntry
-    new: bool
-    status: Status | None
-    """None: it was not opened."""
-
-
 def take(
     store: Store,
     writer: BlobWriter,
@@ -70,23 +63,23 @@ def take(
     """Read ``wanted`` files of ``cache_dir`` into ``writer``; ``scanner`` looks at what is read."""
     known = stamps.read(stamps.file_stamp(store.root, cache_dir))
     total, done = sum(entry.size for entry in wanted), 0
-    kept: list[_Kept] = []
+    entries: list[ManifestEntry] = []
     skipped: Counter[str] = Counter()
     reading = _Reading(writer, cache_dir, scanner)
     for entry in wanted:
         result = _remembered(entry, known.get(entry.path), writer) or reading.keep(entry)
-        if isinstance(result, _Kept):
-            kept.append(result)
-        else:
+        if isinstance(result, str):
             skipped[result] += 1
+        else:
+            entries.append(result)
         done += entry.size
         if on_progress:
             on_progress(done, total)
     return Taken(
-        entries=tuple(one.entry for one in kept),
-        read={one.entry.path: one.status for one in kept if one.status},
+        entries=tuple(entries),
+        read=reading.read,
         known=known,
-        blobs_written=sum(one.new for one in kept),
+        blobs_written=reading.blobs_written,
         skipped=skipped,
     )
 
@@ -103,14 +96,13 @@ def remember(store: Store, cache_dir: Path, present: Sequence[Entry], taken: Tak
     stamps.write(stamps.file_stamp(store.root, cache_dir), rows)
 
 
-def _remembered(entry: Entry, row: list[int | str] | None, writer: BlobWriter) -> _Kept | None:
+def _remembered(entry: Entry, row: list[int | str] | None, writer: BlobWriter) -> ManifestEntry | None:
     if row is None or tuple(row[:4]) != entry.status:
         return None
     digest, size = str(row[4]), int(row[5])
     if not writer.holds(bytes.fromhex(digest)):
         return None
-    kept = ManifestEntry(path=entry.path, kind=entry.kind, size=size, sha256=digest, executable=entry.executable)
-    return _Kept(kept, False, None)
+    return ManifestEntry(entry.path, entry.kind, size, digest, entry.executable)
 
 
 class _Reading:
@@ -119,8 +111,10 @@ class _Reading:
     def __init__(self, writer: BlobWriter, cache_dir: Path, scanner: Scanner | None) -> None:
         self._writer, self._cache_dir, self._scanner = writer, cache_dir, scanner
         self._roots = roots_of(cache_dir)
+        self.read: dict[str, Status] = {}
+        self.blobs_written = 0
 
-    def keep(self, entry: Entry) -> _Kept | str:
+    def keep(self, entry: Entry) -> ManifestEntry | str:
         """Store one file, or say why it is left out."""
         if entry.size > MAX_ENTRY_BYTES:
             return "too large"
@@ -129,7 +123,7 @@ class _Reading:
         with not_being_built(self._cache_dir, entry.path) as idle:
             return self._keep_settled(entry) if idle else "being built"
 
-    def _keep_settled(self, entry: Entry) -> _Kept | str:
+    def _keep_settled(self, entry: Entry) -> ManifestEntry | str:
         path = f"{self._cache_dir}/{entry.path}"
         expected = entry.status  # since it was listed
         for attempt in range(ATTEMPTS):
@@ -152,7 +146,7 @@ class _Reading:
                 return outcome
         return "changing"
 
-    def _small(self, entry: Entry, fd: int, expected: Status) -> _Kept | str | None:
+    def _small(self, entry: Entry, fd: int, expected: Status) -> ManifestEntry | str | None:
         """None if the file changes."""
         data = _read(fd, expected[1])
         if not _is_settled(fd, expected) or len(data) != expected[1]:
@@ -178,9 +172,9 @@ class _Reading:
         if self._scanner:
             self._scanner.look(entry.path, entry.kind, data)
         new = self._writer.add(data, digest)
-        return _Kept(_entry(entry, digest, len(data)), new, expected)
+        return self._kept(entry, digest, len(data), expected, new=new)
 
-    def _large(self, entry: Entry, fd: int, expected: Status) -> _Kept | str | None:
+    def _large(self, entry: Entry, fd: int, expected: Status) -> ManifestEntry | str | None:
         """None if the file changes."""
         size = expected[1]
         if entry.path.endswith(".so"):
@@ -199,7 +193,12 @@ class _Reading:
             new = self._writer.add_chunks(_chunks(fd), digest, size)
         except ValueError:  # it changed between the two readings
             return None
-        return _Kept(_entry(entry, digest, size), new, expected) if _is_settled(fd, expected) else None
+        return self._kept(entry, digest, size, expected, new=new) if _is_settled(fd, expected) else None
+
+    def _kept(self, entry: Entry, digest: bytes, size: int, status: Status, *, new: bool) -> ManifestEntry:
+        self.read[entry.path] = status
+        self.blobs_written += new
+        return ManifestEntry(entry.path, entry.kind, size, digest.hex(), entry.executable)
 
 
 def _read(fd: int, size: int) -> bytes:
@@ -224,8 +223,4 @@ def _is_settled(fd: int, expected: Status) -> bool:
 
 
 def _is_named_by(entry: Entry, digest: bytes) -> bool:
-    return entry.kind not in (Kind.FXGRAPH, Kind.AOTAUTOGRAD) or digest_matches(entry.path, digest)
-
-
-def _entry(entry: Entry, digest: bytes, size: int) -> ManifestEntry:
-    return ManifestEntry(path=entry.path, kind=entry.kind, size=size, sha256=digest.hex(), executable=entry.executable)
+    return entry.kind not in GRAPHS or digest_matches(entry.path, digest)

@@ -6,7 +6,6 @@ The rules for the cache are those of ``torch/_inductor/runtime/cache_dir_utils.p
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     configured = environ.get(CACHE_VARIABLE)
     if configured is not None:
         return Path(configured).absolute()
+    import getpass
     import tempfile  # 8 ms, which a call that names its cache does not owe
 
     user = re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())

@@ -19,8 +19,7 @@ Roots = tuple[str, ...]
 
 def is_group(path: str) -> bool:
     """Whether the file at ``path`` is a group file."""
-    name = path.rpartition("/")[2]
-    return path.startswith("triton/") and name.startswith("__grp__") and name.endswith(".json")
+    return path.startswith("triton/") and path.endswith(".json") and path.rpartition("/")[2].startswith("__grp__")
 
 
 def roots_of(cache_dir: Path) -> Roots:

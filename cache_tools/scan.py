@@ -84,7 +84,7 @@ def scan(cache_dir: Path) -> Scan:
                 skipped[verdict] += 1
         if settled := not (skipped["vanished"] or folders.changed()):
             break
-    entries.sort(key=lambda entry: entry.path)
+    entries.sort()  # by path, of which there are no two alike
     return Scan(entries=tuple(entries), skipped={k: skipped[k] for k in sorted(skipped) if skipped[k]}, settled=settled)
 
 
@@ -108,10 +108,8 @@ class _Folders:
 def _judge(path: str, status: os.stat_result | None) -> Entry | str:
     if status is None:
         return "vanished"
-    if stat.S_ISLNK(status.st_mode):
-        return "link"
     if not stat.S_ISREG(status.st_mode):
-        return "not a file"
+        return "link" if stat.S_ISLNK(status.st_mode) else "not a file"
     kind = kind_of(path)
     if kind in NOT_KEPT:
         return kind.value
@@ -119,8 +117,7 @@ def _judge(path: str, status: os.stat_result | None) -> Entry | str:
         return "unsafe name"
     if status.st_size == 0:
         return "empty"
-    executable = bool(status.st_mode & stat.S_IXUSR)
-    return Entry(path=path, kind=kind, size=status.st_size, executable=executable, status=status_of(status))
+    return Entry(path, kind, status.st_size, bool(status.st_mode & stat.S_IXUSR), status_of(status))
 
 
 def walk(
