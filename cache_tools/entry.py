@@ -7,14 +7,24 @@ unchanged cache. It decides nothing: whatever is not a plain call, help and mist
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from cache_tools import memory
 from envguard import cliutil
 
 _SNAPSHOT = {"--name": True, "--store": True, "--json": False}
 _RESTORE = {"--to": True, "--store": True, "--json": False, "--merge": False, "--replace": False, "--dry-run": False}
+
+
+def console() -> NoReturn:
+    """The console script: ``main``, and out at once.
+
+    (Everything has been flushed then; freeing thousands of records one by one takes 10 to 16 ms.)
+    """
+    os._exit(main())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             memory.keep_freed()
             gc.disable()  # a short life with many small records and no cycles among them
             plain()
-            gc.freeze()  # nor a collection of them at the end
             return None
         from cache_tools.cli import app
 
