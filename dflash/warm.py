@@ -19,7 +19,6 @@ from dflash.compile import policy
 from dflash.compile.cache import CacheState, keep_entries
 from dflash.config import Config
 from dflash.console import say
-from envguard.frozen import as_dict
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,7 +89,7 @@ def warm_up(
         "since_imports": round(time.monotonic() - imported, 3),
         "snapshot": kept,
         "restored": state.match.id if state and state.match else None,
-        "restore": as_dict(state.restore) if state else None,
+        "restore": dataclasses.asdict(state.restore) if state else None,
         "compile_id": state.compile_id if state else None,
         "fingerprint": {"key_version": fingerprint.key_version, "values": dict(fingerprint.values)},
         "torch": torch_facts(),
