@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from cache_tools import records
 from cache_tools.stats import saved_seconds
 from cache_tools.told import tell
-from cache_tools.trace import CacheTrace
+from cache_tools.trace import Cache, CacheTrace
 from cache_tools.used import loaded, used_entries
 
 
@@ -49,7 +49,7 @@ class CompileWatch:
     per_graph: dict[str, float] = field(default_factory=dict)
     trace: CacheTrace = field(default_factory=CacheTrace)
     _before: frozenset[Path] = frozenset()
-    _present: dict[records.Cache, frozenset[str]] = field(default_factory=dict)
+    _present: dict[Cache, frozenset[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._present = records.keys_present(self.cache_dir)
