@@ -85,10 +85,13 @@ def require(store: Store, id_: str, content: Manifest, *, allow_untrusted: bool 
 
     Raises:
         UntrustedError: snapshot ``id_`` may not be restored; the message says why and what to do.
+        UsageError: it was pruned since ``content`` was read.
         CorruptError: its signature is damaged.
     """
     verdict = judge(store, id_, content)
     if verdict.standing is Standing.UNTRUSTED and not allow_untrusted:
+        if not store.manifest_path(id_).exists():
+            raise UsageError(f"snapshot {id_[:12]} was pruned a moment ago: choose another, see dflash cache list")
         raise UntrustedError(refusal(id_, verdict))
     return verdict
 

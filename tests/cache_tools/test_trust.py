@@ -408,3 +408,12 @@ def test_a_key_file_that_holds_no_key_names_the_repair_and_can_be_removed(tmp_pa
     assert ring.remove(good) == ("alice",)
     with pytest.raises(UsageError, match="no trusted key 'bob'; names: none"):
         ring.remove("bob")
+
+
+def test_a_snapshot_that_is_pruned_meanwhile_is_said_to_be_pruned(filled: Store) -> None:
+    id_ = filled.read_ref("run")
+    content = filled.read_manifest(id_)
+    assert trust.require(filled, id_, content).standing is Standing.OWN
+    filled.manifest_path(id_).unlink()
+    with pytest.raises(UsageError, match=f"snapshot {id_[:12]} was pruned a moment ago"):
+        trust.require(filled, id_, content)
