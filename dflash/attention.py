@@ -12,10 +12,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import scaled_dot_product_attention
 
 from dflash.anchors import block_mask_rule, dense_mask
+from dflash.blockmask import block_mask
 from dflash.compile.dense import flex_or_die
 
 Kind = Literal["flex", "sdpa", "reference"]
@@ -42,9 +43,7 @@ def make_block_mask(documents: Tensor, anchors: Tensor, anchor_valid: Tensor, bl
     num_rows, num_tokens = documents.shape
     num_block_tokens = anchors.shape[1] * block_size
     rule = block_mask_rule(documents, anchors, anchor_valid, block_size)
-    return create_block_mask(
-        rule, num_rows, None, num_block_tokens, num_tokens + num_block_tokens, device=documents.device
-    )
+    return block_mask(rule, num_rows, num_block_tokens, num_tokens + num_block_tokens, documents.device)
 
 
 def make_dense_plan(documents: Tensor, anchors: Tensor, anchor_valid: Tensor, block_size: int) -> AttentionPlan:
