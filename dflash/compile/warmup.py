@@ -45,6 +45,17 @@ class Warmed:
         return f"graph {self.name}: {found}, {self.seconds:.1f} s ({self.hits} hits, {self.misses} misses)"
 
 
+def import_compiler() -> None:
+    """Import what torch imports only within its first compilation: some 300 modules, 3 s, even where the cache hits.
+
+    Ranks that wait for another one's compiling do it meanwhile.
+    """
+    import torch._inductor.compile_fx  # noqa: F401
+    from torch._dynamo.backends.registry import lookup_backend
+
+    lookup_backend("inductor")  # imports every backend that torch brings
+
+
 def warm_up(
     graphs: Sequence[Graph],
     watch: CompileWatch,
@@ -54,6 +65,7 @@ def warm_up(
 ) -> tuple[Warmed, ...]:
     """Run every graph once, in order; ``on_stall`` is called where one takes longer than ``stall_seconds``."""
     warmed: list[Warmed] = []
+    import_compiler()
     with (
         watch_stall("compiling", stall_seconds, on_stall) as beat,
         stage(f"compile {', '.join(graph.name for graph in graphs)}", steps=len(graphs)) as advance,
