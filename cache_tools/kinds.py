@@ -50,6 +50,8 @@ SELF_NAME = re.compile(r"[a-z2-7]{51}")
 
 _HASHED_FOLDER = re.compile(r"[a-z0-9]{2}|[a-z0-9]{51,64}")
 _TEMP = re.compile(r"\.\d+\.\d+\.tmp|tmp\..+|\.tmp-.*|.*\.tmp")
+_FRESH = re.compile(r"tmp[a-z0-9_]{8}")
+"""What ``TORCHINDUCTOR_FORCE_DISABLE_CACHES`` leaves: a folder for each compile, never read again."""
 _TOP = {
     "fxgraph": Kind.FXGRAPH,
     "aotautograd": Kind.AOTAUTOGRAD,
@@ -79,6 +81,8 @@ def kind_of(path: str) -> Kind:
     if name.endswith(".lock") or (inside and top == "locks"):
         return Kind.LOCK
     if "tmp" in path and any(_TEMP.fullmatch(part) for part in path.split("/")):
+        return Kind.TEMP
+    if inside and _FRESH.fullmatch(top):
         return Kind.TEMP
     if inside and top == "precompiled_headers":
         return Kind.HEADER
