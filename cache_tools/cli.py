@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Snapshot, verify and restore the torch.compile cache.",
+    epilog=(
+        "Exit codes: 0 fine, 1 differences, secrets or a failure, 2 usage error, 3 a check crashed, 4 incompatible, "
+        "5 corrupt, 6 untrusted, 130 interrupted, 141 the reader of stdout went away."
+    ),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
