@@ -295,7 +295,9 @@ def open_store(root: Path) -> Store:
     if not os.path.lexists(root / "config.json"):
         if held := _held(root):
             raise CorruptError(f"{root / 'config.json'} is missing and {held} is there: was the copy finished?")
-        raise UsageError(f"{root} is not a cache store: make one with: dflash cache snapshot --store {root}")
+        raise UsageError(
+            f"{root} is not a cache store: make one with: dflash cache snapshot --store {root} --name NAME"
+        )
     if read_plain(root / "config.json", limit=len(CONFIG)) != CONFIG:
         raise CorruptError(
             f"{root / 'config.json'} is damaged, or of another format than {FORMAT}, which this version reads: "
