@@ -82,8 +82,6 @@ def kind_of(path: str) -> Kind:
         return Kind.LOCK
     if "tmp" in path and any(_TEMP.fullmatch(part) for part in path.split("/")):
         return Kind.TEMP
-    if inside and _FRESH.fullmatch(top):
-        return Kind.TEMP
     if inside and top == "precompiled_headers":
         return Kind.HEADER
     if inside and top in _TOP:
@@ -94,9 +92,20 @@ def kind_of(path: str) -> Kind:
     return _SUFFIX.get(name[dot:], Kind.UNKNOWN) if path.count("/") == 1 and dot > 0 else Kind.UNKNOWN
 
 
+def is_left_over(path: str) -> bool:
+    """Whether the file at ``path`` lies in a folder of ``TORCHINDUCTOR_FORCE_DISABLE_CACHES``.
+
+    (Not a kind: manifests name the kind of each entry, and older ones hold such files as unknown.)
+    """
+    top, inside, _ = path.partition("/")
+    return bool(inside) and _FRESH.fullmatch(top) is not None
+
+
 def is_torchs(path: str) -> bool:
     """Whether a file at ``path`` looks like one of a compile cache: sources are in folders named by a checksum."""
     kind = kind_of(path)
+    if is_left_over(path):
+        return True
     if kind in (Kind.SOURCE, Kind.NATIVE):
         return _HASHED_FOLDER.fullmatch(path.partition("/")[0]) is not None
     return kind is not Kind.UNKNOWN
