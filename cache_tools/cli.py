@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="Snapshot, verify and restore the torch.compile cache.",
+    epilog=(
+        "Exit codes: 0 fine, 1 differences, secrets or a failure, 2 usage error, 3 a check crashed, 4 incompatible, "
+        "5 corrupt, 6 untrusted, 130 interrupted, 141 the reader of stdout went away."
+    ),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -130,12 +134,14 @@ def verify_command(
         raise UsageError("--repair needs --live DIR: a store has nothing to rebuild from; take the snapshot again")
     if live is not None and not live.is_dir():
         raise UsageError(f"{live} is not a directory: give the cache that torch writes")
+    remarks = notes(live, scan(live)) if live else ()
+    if repair and (foreign := next((remark for remark in remarks if remark.id == "foreign"), None)):
+        raise UsageError(f"{foreign.message} --repair would move files of something else away")
     checked: Verification | None = None
     if live is None or names or store:
         root = store or paths.default_store_dir()
         checked = verify_store(root, names or (), on_progress=render.ProgressLine("verify"))
     bad = check_live(live, deep=True) if live else ()
-    remarks = notes(live, scan(live)) if live else ()
     repaired = quarantine(live, bad) if live and repair and bad else None
     if json:
         render.emit_json(report.verification_document(checked, live, bad, repaired, remarks))

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cache_tools.options import JsonOption, KeyOption, SecretsOption, StoreOption
+from cache_tools.options import JsonOption, KeyOption, SecretsOption, StoreOption, given_path
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +22,13 @@ def register(app: typer.Typer) -> None:
 
 def keygen_command(
     out: Annotated[
-        Path | None, typer.Option("--out", help="Where to write the private key.  [default: your trust directory]")
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="<path>",
+            parser=given_path,
+            help="Where to write the private key.  [default: your trust directory]",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

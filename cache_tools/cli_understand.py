@@ -80,7 +80,9 @@ def diff_command(
 
 
 def explain_command(
-    run: Annotated[Path, typer.Argument(help="A run directory, or a directory that TORCH_TRACE filled.")],
+    run: Annotated[
+        Path, typer.Argument(parser=given_path, help="A run directory, or a directory that TORCH_TRACE filled.")
+    ],
     cache_dir: CacheOption = None,
     store: StoreOption = None,
     json: JsonOption = False,
@@ -100,7 +102,9 @@ def explain_command(
 
 
 def stats_command(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="[RUN]...", help="Run directories.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", parser=given_path, help="Run directories.")
+    ] = None,
     cache_dir: CacheOption = None,
     store: StoreOption = None,
     json: JsonOption = False,

@@ -28,6 +28,7 @@ def snapshot(
     from cache_tools import trust, trust_commands
     from cache_tools.snapshot import snapshot as take_snapshot
     from cache_tools.store import check_name, create_store
+    from cache_tools.target import check_apart
 
     check_name(name)
     source = cache_dir or paths.default_cache_dir()
@@ -35,7 +36,9 @@ def snapshot(
         raise UsageError(f"{source} is not a directory: give the cache that torch writes")
     signer = trust_commands.signing_key(key, wanted=sign)
     scanner = trust_commands.scanner(secrets, shared=sign)
-    vault = create_store(store or paths.default_store_dir())
+    root = store or paths.default_store_dir()
+    check_apart(root, {"the cache": source}, option="--store")
+    vault = create_store(root)
     done = take_snapshot(
         vault,
         source,

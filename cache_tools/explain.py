@@ -9,6 +9,7 @@ imports no torch and executes nothing that is in a cache.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from cache_tools.paths import default_cache_dir
 from cache_tools.records import Components
 from cache_tools.stats import saved_seconds
 from cache_tools.trace import Cache, Lookup, Outcome, read_trace
+from envguard.errors import UsageError
 
 
 class Cause(enum.StrEnum):
@@ -108,7 +110,13 @@ def explain_run(
     Raises:
         UsageError: neither is there, or it is damaged.
     """
-    if (run / records.FILE).exists() or not any(run.glob("dedicated_log_torch_trace_*.log")):
+    traced = any(run.glob("dedicated_log_torch_trace_*.log"))
+    if not traced and not os.path.lexists(run / records.FILE):
+        raise UsageError(
+            f"{run / records.FILE} is not there, nor a trace of torch: "
+            "give the directory of a run that compiled, or one that TORCH_TRACE filled"
+        )
+    if not traced or (run / records.FILE).exists():
         keys = records.read_run(run)
         where, lookups, present = cache_dir or keys.cache_dir, keys.lookups, keys.present
     else:

@@ -125,6 +125,11 @@ class Keyring(Frozen):
             UsageError: there is a key already, or ``self`` stands for another.
             StorageError: the directory cannot be written.
         """
+        if self.signing_key.exists():
+            raise UsageError(
+                f"{self.signing_key} exists and is never overwritten: dflash cache trust list shows its public key as "
+                f"{SELF}; for another key give --out FILE"
+            )
         if SELF in self.trusted():
             raise UsageError(f"a key named {SELF} is trusted already: dflash cache trust remove {SELF}, then repeat")
         self.prepare()

@@ -50,6 +50,8 @@ SELF_NAME = re.compile(r"[a-z2-7]{51}")
 
 _HASHED_FOLDER = re.compile(r"[a-z0-9]{2}|[a-z0-9]{51,64}")
 _TEMP = re.compile(r"\.\d+\.\d+\.tmp|tmp\..+|\.tmp-.*|.*\.tmp")
+_FRESH = re.compile(r"tmp[a-z0-9_]{8}")
+"""What ``TORCHINDUCTOR_FORCE_DISABLE_CACHES`` leaves: a folder for each compile, never read again."""
 _TOP = {
     "fxgraph": Kind.FXGRAPH,
     "aotautograd": Kind.AOTAUTOGRAD,
@@ -90,9 +92,20 @@ def kind_of(path: str) -> Kind:
     return _SUFFIX.get(name[dot:], Kind.UNKNOWN) if path.count("/") == 1 and dot > 0 else Kind.UNKNOWN
 
 
+def is_left_over(path: str) -> bool:
+    """Whether the file at ``path`` lies in a folder of ``TORCHINDUCTOR_FORCE_DISABLE_CACHES``.
+
+    (Not a kind: manifests name the kind of each entry, and older ones hold such files as unknown.)
+    """
+    top, inside, _ = path.partition("/")
+    return bool(inside) and _FRESH.fullmatch(top) is not None
+
+
 def is_torchs(path: str) -> bool:
     """Whether a file at ``path`` looks like one of a compile cache: sources are in folders named by a checksum."""
     kind = kind_of(path)
+    if is_left_over(path):
+        return True
     if kind in (Kind.SOURCE, Kind.NATIVE):
         return _HASHED_FOLDER.fullmatch(path.partition("/")[0]) is not None
     return kind is not Kind.UNKNOWN

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cache_tools.errors import StorageError
+from cache_tools.sharing import make_folder
 from envguard import fsops
 from envguard.frozen import Frozen
 
@@ -153,7 +154,7 @@ def _alone(root: Path, deadline: float) -> Iterator[Path]:
 def _lease(root: Path, subject: str) -> Iterator[Path]:
     folder = root / "leases"
     with contextlib.suppress(FileExistsError):
-        fsops.mkdir(folder, mode=0o700)
+        make_folder(folder, like=root / "blobs")
     host = re.sub(r"[^A-Za-z0-9_.]", "_", os.uname().nodename)[:64]
     # All is in the name: there is no moment without it, and an empty file can be made on a full disk.
     path = folder / f"{subject}-{owner()}-{host}-{os.urandom(8).hex()}.lock"

@@ -56,6 +56,7 @@ def check_live(cache_dir: Path, *, deep: bool = False) -> tuple[BadFile, ...]:
         UsageError: a directory cannot be listed.
         StorageError: a file cannot be read.
     """
+    cache_dir = Path(os.path.realpath(cache_dir))  # of a link, the permissions say nothing
     bad: list[BadFile] = []
     folders: list[str] = []
     with storage_errors(f"checking {cache_dir}"):
@@ -79,7 +80,7 @@ def quarantine(cache_dir: Path, bad: Iterable[BadFile]) -> Quarantine:
     Raises:
         StorageError: the file system refuses.
     """
-    cache_dir = Path(os.path.abspath(cache_dir))  # "." has no name to put a suffix on
+    cache_dir = Path(os.path.realpath(cache_dir))  # "." has no name to put a suffix on
     folder = cache_dir.with_name(f"{cache_dir.name}.quarantine-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
     moved: list[BadFile] = []
     busy: list[BadFile] = []

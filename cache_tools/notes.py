@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from cache_tools.kinds import is_torchs
 from cache_tools.scan import Scan
 
 READ_ONLY = (
@@ -23,13 +24,16 @@ class Note:
     """One remark."""
 
     id: str
-    """``duplicates``, ``read-only`` or ``unwritable``."""
+    """``foreign``, ``duplicates``, ``read-only`` or ``unwritable``."""
     message: str
 
 
 def notes(cache_dir: Path, found: Scan) -> tuple[Note, ...]:
     """Remarks about ``cache_dir``, whose scan is ``found``."""
     remarks: list[Note] = []
+    if found.entries and not any(is_torchs(entry.path) for entry in found.entries):
+        message = f"{cache_dir} holds nothing that torch.compile writes: is it the cache directory?"
+        remarks.append(Note(id="foreign", message=message))
     if reason := unwritable(cache_dir):
         remarks.append(Note(id="read-only" if "read-only" in reason else "unwritable", message=reason))
     if duplicates := found.duplicates:

@@ -17,7 +17,7 @@ def given_path(text: str) -> Path:
         UsageError: it is empty.
     """
     if not text:
-        raise UsageError("an empty path was given: is a variable unset? give a directory, or leave the option out")
+        raise UsageError("an empty path was given: is a variable unset? give a path, or leave the option out")
     return Path(text)
 
 
@@ -35,7 +35,13 @@ SecretsOption = Annotated[
     typer.Option("--secrets", help="What to do about secrets.  [default: fail if it is signed, else warn]"),
 ]
 KeyOption = Annotated[
-    Path | None, typer.Option("--key", help="The private key to sign with.  [default: the one that keygen made]")
+    Path | None,
+    typer.Option(
+        "--key",
+        metavar="<path>",
+        parser=given_path,
+        help="The private key to sign with.  [default: the one that keygen made]",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 CACHE_HELP = "The cache directory.  [default: $TORCHINDUCTOR_CACHE_DIR, else torch's own default]"

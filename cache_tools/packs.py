@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 import zstandard
 
-from cache_tools import blobs
+from cache_tools import blobs, sharing
 from cache_tools.blobs import Place
 from cache_tools.errors import CorruptError
 from cache_tools.plainfile import open_plain
@@ -29,7 +29,6 @@ LARGE = 4 << 20
 """Contents from so many bytes on are streamed."""
 CHUNK = 1 << 20
 _WRITEBACK_BYTES = 8 << 20
-_FILE_MODE = 0o600  # entries of a cache hold environment variables and paths
 
 
 class PackIndex:
@@ -240,7 +239,9 @@ class PackWriter:
         """Write what was appended: many small frames at once."""
         if self._temp is None:
             temp = atomic.temp_name(self._folder / "pack")
-            self._fd = fsops.create(temp, mode=_FILE_MODE)
+            mode = sharing.file_mode(self._folder)
+            self._fd = fsops.create(temp, mode=mode)
+            sharing.open_up(self._fd, mode)
             self._temp = temp
         data = b"".join(self._unwritten)
         self._unwritten = []

@@ -11,14 +11,22 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from envguard.errors import UsageError
+
 STORE_VARIABLE = "DFLASH_CACHE_STORE"
 TRUST_VARIABLE = "DFLASH_CACHE_TRUST"
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """The directory that inductor uses in this environment: the variable, else ``<temporary>/torchinductor_<user>``."""
+    """The directory that inductor uses in this environment: the variable, else ``<temporary>/torchinductor_<user>``.
+
+    Raises:
+        UsageError: the variable is empty: torch fails then, and the current directory is not meant.
+    """
     configured = environ.get(CACHE_VARIABLE)
+    if configured == "":
+        raise UsageError(f"{CACHE_VARIABLE} is set and empty, which torch cannot use: unset it, or name a directory")
     if configured is not None:
         return Path(configured).absolute()
     import getpass

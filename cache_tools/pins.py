@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from cache_tools.errors import storage_errors
+from cache_tools.sharing import make_folder
 from cache_tools.store import Store
 from envguard import fsops
 
@@ -18,7 +19,7 @@ def pin(store: Store, name_or_id: str) -> str:
     folder = store.root / "pins"
     with storage_errors(f"pinning {id_[:12]}"):
         if not folder.is_dir():
-            fsops.mkdir(folder, mode=0o700)
+            make_folder(folder, like=store.root / "snapshots")
         if not (folder / id_).exists():
             os.close(fsops.create(folder / id_, mode=0o600))
         fsops.fsync_dir(folder)

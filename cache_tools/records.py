@@ -103,7 +103,7 @@ def read_document(path: Path) -> Any:
         return json.loads(read_plain(path, limit=_MAX_BYTES))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(
-            f"{path} is not there: give the directory of a run that compiled, or a trace of torch"
+            f"{path} is not there: give the directory of a run that compiled (a trace of torch is for explain)"
         ) from error
     except CorruptError as error:
         raise UsageError(str(error)) from error

@@ -23,6 +23,11 @@ def out(line: str) -> None:
     write_out(f"{line}\n")
 
 
+def shown(path: str) -> str:
+    """A path that a stranger may have named, without what would end the line or steer the terminal."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in path)
+
+
 def emit_json(document: Mapping[str, object]) -> None:
     """One JSON document on stdout."""
     out(json.dumps({"schema": SCHEMA, **document}, indent=2))

@@ -12,7 +12,7 @@ from cache_tools.fingerprint import Fingerprint, compare
 from cache_tools.live import BadFile, Quarantine
 from cache_tools.notes import Note
 from cache_tools.plan import Action, RestorePlan
-from cache_tools.render import SHORT, emit_json, field_json, human_bytes, out, table, verdict
+from cache_tools.render import SHORT, emit_json, field_json, human_bytes, out, shown, table, verdict
 from cache_tools.trust import Verdict
 from cache_tools.verify import Listed, Verification
 
@@ -134,7 +134,7 @@ def print_verification(
     """What ``verify`` found, for people."""
     if checked:
         for problem in checked.problems:
-            out(f"corrupt: {problem.path}: {problem.reason}")
+            out(f"corrupt: {shown(problem.path)}: {problem.reason}")
         state = f"{len(checked.problems)} corrupt" if checked.problems else "all intact"
         out(f"store: {checked.snapshots} snapshots, {checked.blobs} blobs: {state}")
     if live:
@@ -142,6 +142,6 @@ def print_verification(
         closed = repaired.closed if repaired else ()
         for file in bad:
             state = "moved" if file in moved else "closed" if file in closed else "bad"
-            out(f"{state}: {file.path}: {file.reason}")
+            out(f"{state}: {shown(file.path)}: {file.reason}")
         where = f", {len(moved)} moved to {repaired.folder}" if repaired and repaired.folder else ""
         out(f"{live}: {len(bad)} bad files{where}")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cache_tools.kinds import GRAPHS, NOT_KEPT, Kind, kind_of
+from cache_tools.kinds import GRAPHS, NOT_KEPT, Kind, is_left_over, kind_of
 from cache_tools.stamps import Status, status_of
 from envguard.errors import UsageError
 from envguard.frozen import Frozen
@@ -113,6 +113,8 @@ def _judge(path: str, status: os.stat_result | None) -> Entry | str:
     kind = kind_of(path)
     if kind in NOT_KEPT:
         return kind.value
+    if kind is Kind.UNKNOWN and is_left_over(path):
+        return Kind.TEMP.value
     if not SAFE_PATH.fullmatch(path):
         return "unsafe name"
     if status.st_size == 0:

@@ -28,7 +28,8 @@ from cache_tools.plan import plan_restore
 from cache_tools.render import field_line
 from cache_tools.restore import RestoreResult, execute
 from cache_tools.snapshot import SnapshotResult, snapshot
-from cache_tools.store import Store, check_name, create_store
+from cache_tools.store import Store, check_name, create_store, open_store
+from cache_tools.target import check_apart
 from cache_tools.told import tell
 from cache_tools.trace import Cache, CacheTrace
 from cache_tools.used import used_entries
@@ -79,9 +80,11 @@ def restored(
         UsageError: torch has fixed another directory already, or there is no such snapshot.
         IncompatibleError, CorruptError, StorageError: as ``execute``; the block does not run then.
     """
-    vault = store if isinstance(store, Store) else create_store(Path(store) if store else default_store_dir())
     directory = Path(os.path.abspath(cache_dir)) if cache_dir else default_cache_dir()
     check_not_fixed(directory)
+    root = store.root if isinstance(store, Store) else Path(store) if store else default_store_dir()
+    check_apart(root, {"the cache": directory}, option="store")
+    vault = store if isinstance(store, Store) else open_store(root) if keep is None else create_store(root)
     here = observe().with_told({"autocast": autocast})
     result = None
     if keep is None or vault.ref_path(check_name(ref)).exists():

@@ -19,6 +19,7 @@ from cache_tools import installed, stamps
 from cache_tools.errors import storage_errors
 from cache_tools.fingerprint import Fingerprint
 from cache_tools.intake import Progress, remember, take
+from cache_tools.kinds import is_torchs
 from cache_tools.manifest import TEXT, Manifest, differs_only_in_origin
 from cache_tools.scan import scan
 from cache_tools.store import Store
@@ -73,6 +74,8 @@ def snapshot(
         raise UsageError(f"compile id {compile_id!r:.80} must be 1 to 256 printable ASCII characters")
     found = scan(cache_dir)
     skipped = Counter(found.skipped)
+    if only is None and found.entries and not any(is_torchs(entry.path) for entry in found.entries):
+        raise UsageError(f"{cache_dir} holds nothing that torch.compile writes: give its cache directory")
     wanted = [entry for entry in found.entries if only is None or entry.path in only]
     if only is not None and (absent := len(only) - len(wanted)):
         skipped["not found"] += absent

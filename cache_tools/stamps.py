@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from cache_tools.sharing import make_folder
 from envguard import atomic, fsops
 
 log = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def write(path: Path, rows: Mapping[str, list[int | str]]) -> None:
     temp = atomic.temp_name(path)
     try:
         with contextlib.suppress(FileExistsError):
-            fsops.mkdir(path.parent, mode=0o700)
+            make_folder(path.parent, like=path.parent.parent / "blobs")
         fd = fsops.create(temp, mode=0o600)
         try:
             fsops.write(fd, data)

@@ -33,6 +33,7 @@ from cache_tools.errors import CorruptError
 from cache_tools.manifest import ID, Manifest
 from cache_tools.packs import LARGE, PackIndex, PackReader
 from cache_tools.plainfile import read_plain
+from cache_tools.sharing import file_mode
 from envguard import atomic
 from envguard.errors import UsageError
 
@@ -43,7 +44,6 @@ CONFIG = b'{"format":2}'
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_MANIFEST_BYTES = 256 << 20
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
-_FILE_MODE = 0o600  # entries of a cache hold environment variables and paths
 
 
 class Store:
@@ -183,7 +183,7 @@ class Store:
         path = self.manifest_path(id_)
         if path.exists():
             return id_, False
-        atomic.write_bytes(path, data, mode=_FILE_MODE)
+        atomic.write_bytes(path, data, mode=file_mode(path.parent))
         return id_, True
 
     def read_manifest(self, id_: str) -> Manifest:
@@ -211,7 +211,8 @@ class Store:
 
     def set_ref(self, name: str, id_: str) -> None:
         """Let ``name`` stand for snapshot ``id_``; an older meaning is replaced."""
-        atomic.write_text(self.ref_path(check_name(name)), f"{id_}\n", mode=_FILE_MODE)
+        path = self.ref_path(check_name(name))
+        atomic.write_text(path, f"{id_}\n", mode=file_mode(path.parent))
 
     def read_ref(self, name: str) -> str:
         """The id that ``name`` stands for.
@@ -295,7 +296,9 @@ def open_store(root: Path) -> Store:
     if not os.path.lexists(root / "config.json"):
         if held := _held(root):
             raise CorruptError(f"{root / 'config.json'} is missing and {held} is there: was the copy finished?")
-        raise UsageError(f"{root} is not a cache store: make one with: dflash cache snapshot --store {root}")
+        raise UsageError(
+            f"{root} is not a cache store: make one with: dflash cache snapshot --store {root} --name NAME"
+        )
     if read_plain(root / "config.json", limit=len(CONFIG)) != CONFIG:
         raise CorruptError(
             f"{root / 'config.json'} is damaged, or of another format than {FORMAT}, which this version reads: "
@@ -332,7 +335,9 @@ def create_store(root: Path) -> Store:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name in ("blobs", "snapshots", "refs"):
         (root / name).mkdir(mode=0o700, exist_ok=True)
-    atomic.write_bytes(root / "config.json", CONFIG, mode=_FILE_MODE)  # last: its presence means complete
+    atomic.write_bytes(
+        root / "config.json", CONFIG, mode=file_mode(root / "blobs")
+    )  # last: its presence means complete
     return Store(root=root)
 
 

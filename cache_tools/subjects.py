@@ -77,6 +77,8 @@ def subject(given: str, store: Store | None) -> Subject:
         UsageError: none of them.
         CorruptError: the snapshot is damaged.
     """
+    if not given:
+        raise UsageError("an empty path was given: is a variable unset? give a snapshot, a run or a cache directory")
     path = Path(given)
     if store is not None and NAME.fullmatch(given) and not (path.is_dir() and given not in store.names()):
         return _snapshot(given, store)

@@ -43,8 +43,8 @@ def check_target(target: Path) -> None:
     _check_directory(parent.resolve(), owners={os.geteuid(), 0})
 
 
-def check_apart(target: Path, others: Mapping[str, Path]) -> None:
-    """Refuse ``target`` if it is, contains, or lies in one of ``others`` (what it is → where it is).
+def check_apart(target: Path, others: Mapping[str, Path], *, option: str = "--to") -> None:
+    """Refuse ``target``, which ``option`` gives, if it is, contains, or lies in one of ``others`` (what → where).
 
     Raises:
         UsageError: it is, does, or lies in one.
@@ -54,7 +54,7 @@ def check_apart(target: Path, others: Mapping[str, Path]) -> None:
         there = Path(os.path.realpath(other))
         if here == there or here in there.parents or there in here.parents:
             relation = "is" if here == there else "contains" if here in there.parents else "lies in"
-            raise UsageError(f"{target} {relation} {what} {other}: give another place with --to")
+            raise UsageError(f"{target} {relation} {what} {other}: give another place with {option}")
 
 
 def check_replaceable(target: Path) -> int:

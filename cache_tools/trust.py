@@ -18,6 +18,7 @@ from cache_tools.errors import CorruptError, UntrustedError, storage_errors
 from cache_tools.keyring import Keyring, open_keyring
 from cache_tools.manifest import Manifest
 from cache_tools.plainfile import read_plain
+from cache_tools.sharing import file_mode
 from cache_tools.signing import Signature, SigningKey
 from cache_tools.store import Store
 from envguard import atomic
@@ -127,7 +128,8 @@ def sign(store: Store, id_: str, key: SigningKey, *, replace: bool = False) -> S
         )
     signature = key.sign(manifest.to_bytes(content))
     with storage_errors(f"signing {id_[:_SHORT]}"):
-        atomic.write_bytes(store.signature_path(id_), signing.to_bytes(signature), mode=0o600)
+        path = store.signature_path(id_)
+        atomic.write_bytes(path, signing.to_bytes(signature), mode=file_mode(path.parent))
     return signature
 
 

@@ -96,7 +96,7 @@ def _ask_for_gpus() -> tuple[tuple[Gpu, ...], str | None]:
 
 def look_at_cache_dir(environ: Mapping[str, str]) -> CacheDir:
     """The compile cache directory of ``environ``."""
-    path = default_cache_dir(environ)
+    path = Path.cwd() if environ.get(CACHE_VARIABLE) == "" else default_cache_dir(environ)
     existing = next(each for each in (path, *path.parents) if os.path.exists(each))  # False where one may not look
     return CacheDir(
         path=path,

@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TextIO, runtime_checkable
 
 from envguard.errors import CRASHED, FINDINGS, INTERRUPTED, OK, USAGE, ToolError
 
@@ -69,8 +69,11 @@ def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 
 def say(line: str) -> None:
-    """One line of talk on stderr."""
-    print(line, file=sys.stderr, flush=True)
+    """One line of talk on stderr; where it cannot be written, the work and the exit code still count."""
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except OSError:  # full, or its reader is gone: there is nobody to tell
+        _discard(sys.stderr)
 
 
 def write_out(text: str) -> None:
@@ -135,6 +138,10 @@ def _open_closed_streams() -> None:
 
 
 def _closed_pipe() -> int:
-    # The interpreter flushes stdout once more at exit; give it somewhere to write.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _discard(sys.stdout)
     return CLOSED_PIPE
+
+
+def _discard(stream: TextIO) -> None:
+    """Give ``stream``, which the interpreter flushes once more at exit, somewhere to write."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -172,10 +172,16 @@ def test_prune_plans_then_removes_and_pins_hold(cli: Cli) -> None:
         (["list", "--store", ""], "an empty path"),
         (["show", "run", "--store", ""], "an empty path"),
         (["stats", "--cache-dir", ""], "an empty path"),
+        (["sign", "run", "--key", ""], "an empty path"),
+        (["keygen", "--out", ""], "an empty path"),
+        (["explain", ""], "an empty path"),
+        (["stats", ""], "an empty path"),
+        (["diff", "", "--env"], "an empty path"),
+        (["diff", "run", ""], "an empty path"),
         (["verify", "nope"], "names: run"),
         (["verify", "--repair"], "--repair needs --live"),
         (["verify", "--live", "/nowhere"], "/nowhere is not a directory"),
-        (["list", "--store", "/nowhere"], "/nowhere is not a cache store"),
+        (["list", "--store", "/nowhere"], "dflash cache snapshot --store /nowhere --name NAME"),
         (["prune", "--keep-within", "soon"], "is not a duration"),
         (["prune", "--max-size", "big"], "is not a size"),
         (["prune", "--max-size", ""], "is not a size"),
@@ -201,6 +207,52 @@ def test_a_replacement_says_how_much_goes_and_deletes_nothing_foreign(cli: Cli) 
     assert "holds thesis.txt" in refused
     assert refused.count("\n") == 1
     assert (cli.cache / "thesis.txt").exists()
+
+
+def test_what_is_only_named_by_an_empty_variable_is_refused(cli: Cli) -> None:
+    """torch makes that directory and fails; we would take or fill the current one."""
+    for command in ("snapshot --name run", "restore run", "stats"):
+        cli.run("snapshot", "--name", "run", str(cli.cache))
+        said = cli.run(*command.split(), rc=2, TORCHINDUCTOR_CACHE_DIR="").stderr
+        assert said.startswith("error: TORCHINDUCTOR_CACHE_DIR is set and empty")
+        assert said.count("\n") == 1
+
+
+def test_store_and_cache_are_apart(cli: Cli) -> None:
+    """A store in the cache would be taken into its own snapshots, and verify would call a cache in a store rubbish."""
+    inside = cli.cache / "store"
+    assert f"lies in the cache {cli.cache}" in cli.run("snapshot", "--name", "run", "--store", str(inside), rc=2).stderr
+    assert not inside.exists()
+    cli.run("snapshot", "--name", "run")
+    nested = cli.store / "cache"
+    helpers.make_cache(nested)
+    assert f"contains the cache {nested}" in cli.run("snapshot", "--name", "run", str(nested), rc=2).stderr
+    nested.rename(cli.root / "nested")
+    empty = cli.root / "empty"
+    empty.mkdir()
+    assert "is the cache" in cli.run("snapshot", "--name", "run", str(empty), "--store", str(empty), rc=2).stderr
+    assert list(empty.iterdir()) == []
+
+
+def test_a_directory_of_something_else_is_not_taken_for_a_cache(cli: Cli) -> None:
+    cli.run("snapshot", "--name", "run")
+    wrong = cli.root / "thesis"
+    helpers.write(wrong, "src/chapter.py", b"years of work")
+    for other, rc in ((wrong, 5), (cli.store, 0)):
+        said = cli.run("snapshot", "--name", "wrong", str(other), "--store", str(cli.root / "other"), rc=2).stderr
+        assert f"{other} holds nothing that torch.compile writes" in said
+        assert [one["id"] for one in cli.json("verify", "--live", str(other), rc=rc)["live"]["notes"]] == ["foreign"]
+        refused = cli.run("verify", "--live", str(other), "--repair", rc=2)
+        assert f"{other} holds nothing that torch.compile writes" in refused.stderr
+        assert (refused.stdout, refused.stderr.count("\n")) == ("", 1)
+    assert (wrong / "src" / "chapter.py").read_text() == "years of work"
+
+
+def test_names_of_files_forge_no_lines(cli: Cli) -> None:
+    helpers.write(cli.cache, "ab/x\nall intact\x1b[31m", b"")
+    done = cli.run("verify", "--live", str(cli.cache), rc=5)
+    assert "bad: ab/x\\nall intact\\x1b[31m: empty" in done.stdout
+    assert len(done.stdout.splitlines()) == 2
 
 
 def test_no_store_yet_is_an_empty_list(cli: Cli) -> None:
@@ -243,6 +295,8 @@ def test_help_that_nobody_reads_is_no_failure_of_ours(arguments: str) -> None:
         ("show nope", ">&-", 2),
         ("snapshot --name again", "<&- >&- 2>&-", 0),
         ("verify", "2>&-", 0),
+        ("snapshot --name again", "2>/dev/full", 0),
+        ("show nope", "2>/dev/full", 2),
     ],
 )
 def test_closed_streams_are_no_failure_of_ours(cli: Cli, arguments: str, closed: str, rc: int) -> None:
@@ -251,8 +305,13 @@ def test_closed_streams_are_no_failure_of_ours(cli: Cli, arguments: str, closed:
     own = {"DFLASH_CACHE_STORE": str(cli.store), "TORCHINDUCTOR_CACHE_DIR": str(cli.cache)}
     done = subprocess.run(["bash", "-c", command], env=os.environ | own, capture_output=True, text=True, timeout=60)
     assert (done.returncode, "bug" in done.stderr) == (rc, False), done.stderr
-    assert done.stdout == "" or closed == "2>&-"
+    assert done.stdout == "" or closed.startswith("2>")
     assert cli.json("verify")["status"] == "ok"
+
+
+def test_help_repeats_the_exit_codes(ready: Cli) -> None:
+    said = " ".join(ready.run("--help").stdout.split())
+    assert all(f"{code} " in said for code in (0, 1, 2, 3, 4, 5, 6, 130, 141))
 
 
 def test_importing_the_commands_costs_only_typer() -> None:

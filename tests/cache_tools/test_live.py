@@ -30,6 +30,19 @@ def test_a_healthy_cache(cache: Path) -> None:
     assert check_live(cache / "not yet there") == ()
 
 
+def test_a_cache_that_a_link_leads_to_is_judged_and_repaired(cache: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(cache)
+    assert check_live(link, deep=True) == ()
+    cache.chmod(0o777)
+    (cache / helpers.NATIVE).write_bytes(b"")
+    bad = check_live(link, deep=True)
+    assert [file.path for file in bad] == [".", helpers.NATIVE]
+    repaired = quarantine(link, bad)
+    assert (len(repaired.moved), len(repaired.closed), repaired.busy) == (1, 1, ())
+    assert check_live(link, deep=True) == ()
+
+
 def test_every_cut_of_a_shared_object_is_seen_without_reading_it(cache: Path) -> None:
     whole = helpers.elf()
     for length in range(len(whole)):

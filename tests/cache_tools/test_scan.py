@@ -11,6 +11,7 @@ import pytest
 
 from cache_tools.kinds import RESTORE_ORDER, Kind, kind_of, name_matches
 from cache_tools.scan import scan
+from cache_tools.target import check_replaceable
 from envguard.errors import UsageError
 
 from . import helpers
@@ -36,6 +37,7 @@ from . import helpers
         ("dynamo/code_state_job1_None_.pkl.lock", Kind.LOCK),
         ("a4/.4538.140.tmp", Kind.TEMP),
         ("triton/0/tmp.5f2c/kernel.cubin", Kind.TEMP),
+        ("tmp6kvvifes/zf/czf.py", Kind.UNKNOWN),
         ("precompiled_headers/cx.h.gch", Kind.HEADER),
         ("cx/cx.h.gch", Kind.HEADER),
         ("notes.txt", Kind.UNKNOWN),
@@ -72,6 +74,18 @@ def test_scan_keeps_entries_and_counts_the_rest(tmp_path: Path) -> None:
     assert found.skipped == {"empty": 1, "header": 1, "link": 2, "lock": 1, "temp": 1, "unsafe name": 1}
     executable = {entry.path for entry in found.entries if entry.executable}
     assert executable == {helpers.NATIVE}
+
+
+def test_what_a_compile_without_caches_leaves_is_not_kept(tmp_path: Path) -> None:
+    """torch makes a folder for each under TORCHINDUCTOR_FORCE_DISABLE_CACHES, and reads it never again."""
+    cache = tmp_path / "cache"
+    kept = helpers.make_cache(cache)
+    for path in ("tmp6kvvifes/zf/czf.py", "tmpn4_x1g2e/fxgraph/ab/fabkey/x", "tmpn4_x1g2e/zf/c.so"):
+        helpers.write(cache, path, b"x")
+    found = scan(cache)
+    assert [entry.path for entry in found.entries] == sorted(kept)
+    assert found.skipped["temp"] == 4
+    assert check_replaceable(cache) == len(helpers.tree(cache))
 
 
 def test_a_scan_beside_a_busy_writer_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,25 @@ def test_a_missing_snapshot_is_an_error_unless_one_is_to_be_kept(store: Store, t
     assert store.names() == ()
 
 
+def test_a_mistyped_store_is_an_error_and_makes_none(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UsageError, match="is not a cache store"),
+        cache_tools.restored(tmp_path / "typo", "run", cache_dir=tmp_path / "new"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_in_the_cache_is_refused_before_the_work(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with (
+        pytest.raises(UsageError, match="lies in the cache"),
+        cache_tools.restored(cache / "store", "run", cache_dir=cache, keep="run"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_error_in_the_block_keeps_nothing(store: Store, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError), cache_tools.restored(store, "x", keep="x", cache_dir=tmp_path / "new"):
         raise RuntimeError

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from cache_tools import blobs
+from cache_tools import blobs, trust
 from cache_tools.errors import CorruptError
+from cache_tools.keyring import write_new_key
 from cache_tools.packs import PackWriter
+from cache_tools.pins import pin
+from cache_tools.signing import load_private_key
 from cache_tools.snapshot import snapshot
 from cache_tools.store import Store, create_store, open_store
 from cache_tools.verify import list_snapshots, verify_store
@@ -50,6 +54,27 @@ def test_a_healthy_store(filled: Store) -> None:
     assert (found.snapshots, found.blobs, found.problems) == (2, 10, ())
     assert filled.root.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in checked_files(filled)} == {0o600}
+
+
+def test_what_is_added_to_a_store_that_was_opened_to_others_can_be_read_by_them(filled: Store, tmp_path: Path) -> None:
+    for folder in ("blobs", "snapshots", "refs"):
+        (filled.root / folder).chmod(0o770)
+    before = set(checked_files(filled))
+    helpers.write(tmp_path / "cache", "ab/cthird.main.cpp", b"// third")
+    umask = os.umask(0o077)
+    try:
+        done = snapshot(filled, tmp_path / "cache", name="third", fingerprint=helpers.fingerprint())
+        pin(filled, "third")
+        key = tmp_path / "key"
+        write_new_key(key)
+        trust.sign(filled, done.id, load_private_key(key))
+    finally:
+        os.umask(umask)
+    added = [path for path in checked_files(filled) if path not in before and path.parent.name != "pins"]
+    assert sorted(path.parent.name for path in added) == ["blobs", "refs", "snapshots", "snapshots"]
+    assert {path.stat().st_mode & 0o777 for path in added} == {0o640}
+    assert {path.stat().st_mode & 0o777 for path in before} == {0o600}
+    assert (filled.root / "pins").stat().st_mode & 0o777 == 0o770
 
 
 def test_every_flipped_bit_of_every_file_is_noticed_and_the_file_named(filled: Store) -> None:

@@ -350,7 +350,7 @@ def test_the_commands(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPat
     cli = Cli(tmp_path)
     alice, bob = {"DFLASH_CACHE_TRUST": str(tmp_path / "alice")}, {"DFLASH_CACHE_TRUST": str(tmp_path / "bob")}
     public = cli.json("keygen", **alice)["public_key"]
-    assert "already" in cli.run("keygen", rc=2, **alice).stderr
+    assert "signing.key exists and is never overwritten" in cli.run("keygen", rc=2, **alice).stderr
     assert cli.json("snapshot", "--name", "run", "--sign", **alice)["signed_by"] == public
     assert cli.json("list", **alice)["snapshots"][0]["trust"] == "signed by self"
     new = str(tmp_path / "new")

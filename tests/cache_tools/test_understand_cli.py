@@ -210,6 +210,13 @@ def test_pipes_among_traces_and_entries_are_not_waited_for(cli: Cli) -> None:
     assert cli.run("explain", str(run)).stdout
 
 
+def test_stats_of_a_trace_says_who_reads_traces(cli: Cli) -> None:
+    (cli.root / "trace").mkdir()
+    (cli.root / "trace" / "dedicated_log_torch_trace_x.log").write_text("")
+    assert "a trace of torch is for explain" in cli.run("stats", str(cli.root / "trace"), rc=2).stderr
+    assert "TORCH_TRACE" in cli.run("explain", str(cli.root), rc=2).stderr
+
+
 def test_a_run_of_another_version_is_told(cli: Cli) -> None:
     run = make_run(cli)
     (run / "compile.json").write_text("{}")
