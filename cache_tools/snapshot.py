@@ -94,7 +94,7 @@ def snapshot(
         writer.commit()
         if scanner:
             scanner.conclude(store, content.entries)
-        if previous and differs_only_in_origin(store.manifest_bytes(previous), content):
+        if previous and _is_the_same(store, previous, content):
             id_, new = previous, False
             record_own(id_)
         else:
@@ -110,6 +110,11 @@ def snapshot(
         blobs_written=taken.blobs_written,
         skipped=dict(sorted(skipped.items())),
     )
+
+
+def _is_the_same(store: Store, previous: str, content: Manifest) -> bool:
+    origin = str(store.manifest_path(previous))
+    return differs_only_in_origin(store.manifest_bytes(previous), content, origin=origin)
 
 
 def _tool() -> str:
