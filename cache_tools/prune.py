@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,17 +263,35 @@ def _packs(
     """Packs to delete, and packs to write anew with the blobs of them that stay."""
     delete: list[str] = []
     rewrite: dict[str, frozenset[bytes]] = {}
+    homes = _homes(store, needed)
     for name, places in store.index.packs.items():
         age = now - (store.root / "blobs" / name).stat().st_mtime
         if age < rules.grace and not places.keys() <= named:
             continue  # its snapshot may be about to appear
-        alive = frozenset(digest for digest in places if digest in needed and store.index.places[digest].pack == name)
+        alive = frozenset(digest for digest in places if digest in needed and homes.get(digest, name) == name)
         dead = sum(place.length for digest, place in places.items() if digest not in alive)
         if not alive:
             delete.append(name)
         elif dead > REPACK_SHARE * sum(place.length for place in places.values()):
             rewrite[name] = alive
     return delete, rewrite
+
+
+def _homes(store: Store, needed: set[bytes]) -> dict[bytes, str]:
+    """For each blob that several packs hold, the one that keeps it: an intact copy if there is one."""
+    packs = store.index.packs
+    if sum(map(len, packs.values())) == len(store.index.places):
+        return {}
+    counted = Counter(digest for places in packs.values() for digest in places)
+    homes: dict[bytes, str] = {}
+    reader = PackReader(store.index)
+    try:
+        for digest in (digest for digest, count in counted.items() if count > 1 and digest in needed):
+            copies = [name for name, places in packs.items() if digest in places]
+            homes[digest] = next((name for name in copies if reader.is_intact(packs[name][digest])), copies[-1])
+    finally:
+        reader.close()
+    return homes
 
 
 def _leftovers(root: Path, kept: set[str], before: float) -> Iterator[Path]:
