@@ -139,7 +139,9 @@ def _contents(plan: RestorePlan, needed: Sequence[ManifestEntry]) -> Iterator[tu
         _check_length(plan, entry, len(data))
         yield entry, (_moved(plan, entry, bytes(data)) if is_group(entry.path) else data,)
     for entry in needed:
-        if entry.size >= LARGE:
+        if entry.size >= LARGE and is_group(entry.path):
+            yield entry, (_moved(plan, entry, b"".join(_large(plan, entry))),)
+        elif entry.size >= LARGE:
             yield entry, _large(plan, entry)
 
 
