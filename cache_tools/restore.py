@@ -70,7 +70,11 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
             return _result(plan, Counter(), 0)
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         with staging_directory(where, plan.target.name) as staging:
-            written = _stage(plan, staging, on_progress)
+            try:
+                written = _stage(plan, staging, on_progress)
+            except CorruptError:
+                stamps.doubt_packs(plan.store.root)
+                raise
             if plan.whole and not _appear(plan, staging):
                 plan = completing(plan)
             lost = Counter[Action]() if plan.whole else _merge(plan, staging)
