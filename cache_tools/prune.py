@@ -8,6 +8,7 @@ verifies. What no manifest names (a killed writer's leavings) goes once it is ol
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import time
@@ -28,6 +29,7 @@ from envguard.errors import UsageError
 
 GRACE = 3600.0
 """Seconds that what no manifest names is left alone."""
+ATTEMPTS = 5
 REPACK_SHARE = 0.2
 """A pack is written anew without its dead blobs when they take more than this share of it."""
 
@@ -114,6 +116,9 @@ def plan_prune(store: Store, rules: Rules) -> PrunePlan:
         if value is not None and value < 0:
             raise UsageError(f"{name} {value} is negative: give 0 or more")
     with storage_errors(f"reading {store.root}"):
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):  # another process prunes: what is left is looked at again
+                return _plan(store, rules, None, time.time())
         return _plan(store, rules, None, time.time())
 
 
@@ -160,7 +165,7 @@ def _plan(store: Store, rules: Rules, may_go: frozenset[str] | None, now: float)
     delete, rewrite = _packs(store, rules, needed, set().union(*named.values()), now)
     sizes = {path.name: status.st_size for path, status in _present(store.root / "blobs")}
     manifest_bytes = {id_: store.manifest_path(id_).stat().st_size for id_ in manifests}
-    freed = sum(sizes[name] for name in delete) + sum(manifest_bytes[id_] for id_ in manifests.keys() - kept)
+    freed = sum(sizes.get(name, 0) for name in delete) + sum(manifest_bytes[id_] for id_ in manifests.keys() - kept)
     for name, alive in rewrite.items():
         freed += sum(place.length for digest, place in store.index.packs[name].items() if digest not in alive)
     return PrunePlan(

@@ -256,3 +256,19 @@ def test_a_moment_that_is_none_is_damage(store: Store, three: list[str]) -> None
     store.manifest_path(hashlib.sha256(forged).hexdigest()).write_bytes(forged)
     with pytest.raises(CorruptError, match="no moment"):
         plan_prune(store, Rules(keep_last=1))
+
+
+def test_a_plan_survives_that_another_process_prunes(
+    store: Store, three: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = stamps.last_use, [1]
+
+    def pruned_meanwhile(root: Path, id_: str) -> int:
+        if left[0]:
+            left[0] = 0
+            execute(plan_prune(open_store(root), Rules(keep_last=1, grace=0)))
+        return real(root, id_)
+
+    monkeypatch.setattr(stamps, "last_use", pruned_meanwhile)
+    plan = plan_prune(store, Rules(keep_last=1))
+    assert [one.id for one in plan.snapshots] == [three[2]]
