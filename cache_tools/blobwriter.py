@@ -195,7 +195,7 @@ class BlobWriter:
         if not self._store.index.damaged:
             return []
         self._store.index.reload()  # another writer may have put a good one there, for a manifest that is to come
-        damaged = list(self._store.index.damaged)
+        damaged = [name for name in self._store.index.damaged if (self._folder / name).is_file()]
         try:
             for id_ in self._store.ids():
                 for entry in self._store.read_manifest(id_).entries:
