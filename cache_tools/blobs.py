@@ -94,6 +94,11 @@ def decode_index(index: bytes, size: int, *, origin: Path) -> dict[bytes, Place]
     return places
 
 
+def longest(size: int) -> int:
+    """Bytes that no frame of ``size`` bytes of content exceeds; one that does claims what fills the memory."""
+    return size + size // 128 + 1024
+
+
 def is_intact(frame: bytes, place: Place) -> bool:
     """Whether ``frame`` is, bit for bit, what was written."""
     return hashlib.sha256(frame).digest() == place.frame_sha256

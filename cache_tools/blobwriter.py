@@ -118,8 +118,9 @@ class BlobWriter:
             self._pack(self._batch)
         for packing in self._packing:
             packing.result()
-        superseded = [*self._rescue(), *self._unreadable()]
+        superseded = self._rescue()
         sealed = self._packs.seal()
+        superseded += self._unreadable()
         for pack in sealed:
             self._trusted[pack.name] = stamps.status_of(pack.stat())
         # The same contents make the same pack: a new one may have taken the place of a damaged one.
@@ -153,7 +154,7 @@ class BlobWriter:
                     self._trusted[name] = status
                     intact.update(places)
                     continue
-                bad = {digest for digest, place in places.items() if not blobs.is_intact(reader.frame(place), place)}
+                bad = {digest for digest, place in places.items() if not reader.is_intact(place)}
                 intact.update(places.keys() - bad)
                 if bad:
                     self._bad[name] = bad
@@ -191,9 +192,10 @@ class BlobWriter:
 
     def _unreadable(self) -> list[str]:
         """Packs with a damaged index, if every blob of every manifest is held without them."""
-        damaged = list(self._store.index.damaged)
-        if not damaged:
+        if not self._store.index.damaged:
             return []
+        self._store.index.reload()  # another writer may have put a good one there, for a manifest that is to come
+        damaged = [name for name in self._store.index.damaged if (self._folder / name).is_file()]
         try:
             for id_ in self._store.ids():
                 for entry in self._store.read_manifest(id_).entries:

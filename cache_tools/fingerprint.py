@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from envguard.frozen import Frozen, replace
 
 KEY_VERSION = 2
+MAX_VALUE = 4096
+"""Characters of one value, all of them printable."""
 """Raise it when a field is added, removed or observed in another way."""
 
 

@@ -7,9 +7,11 @@ ones in pieces, twice: for their digest, then if it is new. It makes nothing vis
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 RETRY_SECONDS = 0.02
 """Writers rename complete files into place, so a file that changes under us has settled by then."""
+_GONE = {errno.ENOENT: "vanished", errno.ENOTDIR: "vanished", errno.ELOOP: "link", errno.ENXIO: "not a file"}
+"""What it means when a file that was listed cannot be opened; ENXIO: a socket."""
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
 
@@ -130,16 +134,28 @@ class _Reading:
             if attempt:
                 time.sleep(RETRY_SECONDS)
             try:
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            except FileNotFoundError:
-                return "vanished"
+                # NONBLOCK: what was a file when it was listed may be a pipe by now, which would wait for a writer.
+                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError as error:
+                if reason := _GONE.get(error.errno or 0):
+                    return reason
+                raise
             try:
                 if attempt:
-                    expected = stamps.status_of(os.fstat(fd))
+                    status = os.fstat(fd)
+                    expected = stamps.status_of(status)
+                    if not stat.S_ISREG(status.st_mode):
+                        return "not a file"
+                    if expected[1] > MAX_ENTRY_BYTES:
+                        return "too large"
                 if expected[1] >= LARGE and entry.kind is not Kind.SOURCE and not is_group(entry.path):
                     outcome = self._large(entry, fd, expected)
                 else:
                     outcome = self._small(entry, fd, expected)
+            except OSError as error:
+                if error.errno not in (errno.EISDIR, errno.EAGAIN, errno.ESPIPE):  # a folder or a pipe by now
+                    raise
+                outcome = None
             finally:
                 os.close(fd)
             if outcome is not None:

@@ -9,6 +9,7 @@ alone: its lock is torch's own (``CppCodeCache`` in ``torch/_inductor/codecache.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -146,7 +147,9 @@ def not_being_built(cache_dir: Path, path: str) -> Iterator[bool]:
     access = os.O_RDWR if os.access(lock, os.W_OK) else os.O_RDONLY  # NFS wants the first, a read-only mount the other
     try:
         fd = os.open(lock, access | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # torch cannot lock under too long a name either
+            raise
         yield True
         return
     try:

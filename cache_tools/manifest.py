@@ -7,13 +7,14 @@ It does no I/O and says nothing about authenticity: whoever can write a store ca
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import NamedTuple
 
 from cache_tools.errors import CorruptError
-from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
+from cache_tools.fingerprint import INPUTS, KEY_VERSION, MAX_VALUE, Fingerprint
 from cache_tools.kinds import GPU_KINDS, NOT_KEPT, Kind, kind_of
 from cache_tools.scan import SAFE_PATH
 from envguard.atomic import sha256_bytes
@@ -31,7 +32,6 @@ MAX_BUILD_MS = 7 * 24 * 3600 * 1000
 
 ID = re.compile(r"[0-9a-f]{64}")
 _FIELD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_MAX_VALUE = 4096
 _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 TEXT = re.compile(r"[\x20-\x7e]{1,256}")
 _KINDS = {kind.value: kind for kind in Kind if kind not in NOT_KEPT}
@@ -128,10 +128,19 @@ def _entry_document(entry: ManifestEntry) -> dict[str, object]:
     }
 
 
-def differs_only_in_origin(data: bytes, manifest: Manifest) -> bool:
+def differs_only_in_origin(data: bytes, manifest: Manifest, *, origin: str) -> bool:
     """Whether the manifest with the bytes ``data``, read from where it was kept, says the same as ``manifest`` but for
-    when, by what, from what and how fast it was made. (Ten times as fast as reading it.)"""
-    document = json.loads(data)
+    when, by what, from what and how fast it was made. (Ten times as fast as reading it.)
+
+    Raises:
+        CorruptError: it is no manifest; ``origin`` is the file named in the error.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or document.keys() != _KEYS:
+        document = json.loads(to_bytes(from_bytes(data, origin=origin)))
     fingerprint = {"key_version": manifest.fingerprint.key_version, "values": dict(manifest.fingerprint.values)}
     return bool(
         document["fingerprint"] == fingerprint
@@ -170,17 +179,28 @@ def check_new(manifest: Manifest) -> None:
     """What ``from_bytes`` would refuse of a manifest that was made from a scan, in a fraction of its time.
 
     Raises:
-        CorruptError: two paths differ only in case, are too deep, or are too many.
+        CorruptError: two paths differ only in case, are too deep, or are too many; the files are too large; or what
+            was observed of this machine cannot be written.
     """
     try:
         if len(manifest.entries) > MAX_ENTRIES:
-            raise _Refused(f"entries must be a list of at most {MAX_ENTRIES}")
+            raise _Refused(f"entries must be a list of at most {MAX_ENTRIES}: remove some from the cache")
         paths = [entry.path for entry in manifest.entries]
         if deep := [path for path in paths if path.count("/") >= MAX_PATH_PARTS]:
-            raise _Refused(f"path {deep[0]!r:.80} is not a plain relative path")
-        _check_paths(paths)
+            raise _Refused(f"path {deep[0]!r:.80} is not a plain relative path: remove it from the cache")
+        try:
+            _check_paths(paths)
+        except _Refused as error:
+            raise _Refused(f"{error}: remove one of them from the cache") from error
+        if large := [entry.path for entry in manifest.entries if not 0 < entry.size <= MAX_ENTRY_BYTES]:
+            raise _Refused(f"{large[0]} has not 1 to {MAX_ENTRY_BYTES} bytes: remove it from the cache")
+        if manifest.size > MAX_TOTAL_BYTES:
+            raise _Refused(f"its files have {manifest.size} bytes in all; allowed: {MAX_TOTAL_BYTES}: remove some")
+        _fingerprint({"key_version": manifest.fingerprint.key_version, "values": dict(manifest.fingerprint.values)})
+        if manifest.build_ms is not None:
+            _milliseconds(manifest.build_ms)
     except _Refused as error:
-        raise CorruptError(f"the new manifest: {error}: remove one of them from the cache") from error
+        raise CorruptError(f"the new manifest: {error}") from error
 
 
 class _Refused(Exception):
@@ -198,7 +218,7 @@ def _manifest(document: object) -> Manifest:
     manifest = Manifest(
         fingerprint=_fingerprint(fields["fingerprint"]),
         compile_id=None if fields["compile_id"] is None else _text(fields["compile_id"], TEXT, "compile_id"),
-        created=_text(fields["created"], _CREATED, "created"),
+        created=_moment(fields["created"]),
         tool=_text(fields["tool"], TEXT, "tool"),
         parent=None if fields["parent"] is None else _text(fields["parent"], ID, "parent"),
         build_ms=None if fields["build_ms"] is None else _milliseconds(fields["build_ms"]),
@@ -268,10 +288,19 @@ def _fingerprint(value: object) -> Fingerprint:
     for name, observed in values.items():
         if observed is not None and not isinstance(observed, str):
             raise _Refused(f"fingerprint.values.{name} must be a string or null")
-        if observed is not None and (len(observed) > _MAX_VALUE or not observed.isprintable()):  # it will be printed
-            raise _Refused(f"fingerprint.values.{name} must be at most {_MAX_VALUE} printable characters")
+        if observed is not None and (len(observed) > MAX_VALUE or not observed.isprintable()):  # it will be printed
+            raise _Refused(f"fingerprint.values.{name} must be at most {MAX_VALUE} printable characters")
         checked[name] = observed
     return Fingerprint(key_version=version, values=checked)
+
+
+def _moment(value: object) -> str:
+    text = _text(value, _CREATED, "created")
+    try:
+        datetime.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise _Refused(f"created is {text}, which is no moment") from error
+    return text
 
 
 def _milliseconds(value: object) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from cache_tools import installed
-from cache_tools.fingerprint import KEY_VERSION, TOLD, Fingerprint
+from cache_tools.fingerprint import KEY_VERSION, MAX_VALUE, TOLD, Fingerprint
 from cache_tools.vec_isa import vec_isa
 from envguard.errors import CheckCrashed
 from envguard.probes import gpu, torch_build
@@ -86,7 +86,13 @@ def observe(site_packages: Path | None = None, environ: Mapping[str, str] = os.e
         "inductor_env": _inductor_env(environ),
         **dict.fromkeys(TOLD),
     }
-    return Fingerprint(key_version=KEY_VERSION, values=values)
+    return Fingerprint(key_version=KEY_VERSION, values={name: _plain(value) for name, value in values.items()})
+
+
+def _plain(value: str | None) -> str | None:
+    """``value``, or its digest where it could not stand in a manifest: ``OMP_NUM_THREADS=8\\r`` from a Windows file."""
+    fits = value is None or (value.isprintable() and len(value) <= MAX_VALUE)
+    return value if value is None or fits else f"sha256:{_digest(value)}"
 
 
 def _distinct(devices: tuple[gpu.Gpu, ...], read: Callable[[gpu.Gpu], str]) -> str | None:

@@ -28,6 +28,8 @@ PACK_BYTES = 128 << 20
 LARGE = 4 << 20
 """Contents from so many bytes on are streamed."""
 CHUNK = 1 << 20
+OPEN_PACKS = 32
+"""Files that a reader holds open at most, beside those that are being read."""
 _WRITEBACK_BYTES = 8 << 20
 
 
@@ -101,23 +103,43 @@ class PackIndex:
         return None
 
 
+class _Pack:
+    """An open pack, closed when nobody refers to it any more: another thread may be reading when it is left."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = -1
+        self.fd = open_plain(path)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
 class PackReader:
-    """Open packs of an index; threads may share it."""
+    """Open packs of an index, the ``OPEN_PACKS`` that were read last; threads may share it."""
 
     def __init__(self, index: PackIndex) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._open: dict[str, int] = {}
+        self._open: dict[str, _Pack] = {}
 
     def frame(self, place: Place) -> bytes:
         """The bytes of a frame; fewer if the pack was cut."""
-        return os.pread(self.descriptor(place.pack), place.length, place.offset)
+        pack = self.opened(place.pack)
+        return os.pread(pack.fd, place.length, place.offset)
 
     def parts(self, place: Place) -> Iterator[bytes]:
         """The bytes of a frame, piece by piece."""
-        source = _Frame(self.descriptor(place.pack), place)
+        source = _Frame(self.opened(place.pack), place)
         while part := source.read(CHUNK):
             yield part
+
+    def is_intact(self, place: Place) -> bool:
+        """Whether a frame is, bit for bit, what was written."""
+        digest = hashlib.sha256()
+        for part in self.parts(place):
+            digest.update(part)
+        return digest.digest() == place.frame_sha256
 
     def chunks(self, place: Place, *, limit: int, origin: Path) -> Iterator[bytes]:
         """The content of a large blob, piece by piece, at most ``limit`` bytes; its digest is for the caller to check.
@@ -125,7 +147,7 @@ class PackReader:
         Raises:
             CorruptError: it is no zstd frame, or longer.
         """
-        source = _Frame(self.descriptor(place.pack), place)
+        source = _Frame(self.opened(place.pack), place)
         total = 0
         try:
             with zstandard.ZstdDecompressor(max_window_size=blobs.MAX_WINDOW).stream_reader(
@@ -139,35 +161,36 @@ class PackReader:
         except zstandard.ZstdError as error:
             raise CorruptError(f"{origin} is damaged: {error}") from error
 
-    def descriptor(self, pack: str) -> int:
+    def opened(self, pack: str) -> _Pack:
         """An open pack; it stays readable when another process removes it.
 
         Raises:
             FileNotFoundError: another process has removed it.
         """
         with self._lock:
-            if pack not in self._open:
-                self._open[pack] = open_plain(self._index.folder / pack)
-            return self._open[pack]
+            found = self._open.pop(pack, None) or _Pack(self._index.folder / pack)
+            self._open[pack] = found
+            if len(self._open) > OPEN_PACKS:  # a store has as many packs as there were snapshots
+                del self._open[next(iter(self._open))]
+            return found
 
     def close(self) -> None:
-        """Close every pack."""
+        """Close every pack that nobody is reading; the others follow."""
         with self._lock:
-            while self._open:
-                os.close(self._open.popitem()[1])
+            self._open.clear()
 
 
 class _Frame:
     """One frame of an open pack, to be read from its beginning."""
 
-    def __init__(self, fd: int, place: Place) -> None:
-        self._fd = fd
+    def __init__(self, pack: _Pack, place: Place) -> None:
+        self._pack = pack
         self._at, self._end = place.offset, place.offset + place.length
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes of the frame."""
         left = self._end - self._at
-        data = os.pread(self._fd, min(size, left) if size >= 0 else left, self._at)
+        data = os.pread(self._pack.fd, min(size, left) if size >= 0 else left, self._at)
         self._at += len(data)
         return data
 

@@ -8,9 +8,11 @@ verifies. What no manifest names (a killed writer's leavings) goes once it is ol
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +29,7 @@ from envguard.errors import UsageError
 
 GRACE = 3600.0
 """Seconds that what no manifest names is left alone."""
+ATTEMPTS = 5
 REPACK_SHARE = 0.2
 """A pack is written anew without its dead blobs when they take more than this share of it."""
 
@@ -113,6 +116,9 @@ def plan_prune(store: Store, rules: Rules) -> PrunePlan:
         if value is not None and value < 0:
             raise UsageError(f"{name} {value} is negative: give 0 or more")
     with storage_errors(f"reading {store.root}"):
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):  # another process prunes: what is left is looked at again
+                return _plan(store, rules, None, time.time())
         return _plan(store, rules, None, time.time())
 
 
@@ -159,7 +165,7 @@ def _plan(store: Store, rules: Rules, may_go: frozenset[str] | None, now: float)
     delete, rewrite = _packs(store, rules, needed, set().union(*named.values()), now)
     sizes = {path.name: status.st_size for path, status in _present(store.root / "blobs")}
     manifest_bytes = {id_: store.manifest_path(id_).stat().st_size for id_ in manifests}
-    freed = sum(sizes[name] for name in delete) + sum(manifest_bytes[id_] for id_ in manifests.keys() - kept)
+    freed = sum(sizes.get(name, 0) for name in delete) + sum(manifest_bytes[id_] for id_ in manifests.keys() - kept)
     for name, alive in rewrite.items():
         freed += sum(place.length for digest, place in store.index.packs[name].items() if digest not in alive)
     return PrunePlan(
@@ -262,17 +268,35 @@ def _packs(
     """Packs to delete, and packs to write anew with the blobs of them that stay."""
     delete: list[str] = []
     rewrite: dict[str, frozenset[bytes]] = {}
+    homes = _homes(store, needed)
     for name, places in store.index.packs.items():
         age = now - (store.root / "blobs" / name).stat().st_mtime
         if age < rules.grace and not places.keys() <= named:
             continue  # its snapshot may be about to appear
-        alive = frozenset(digest for digest in places if digest in needed and store.index.places[digest].pack == name)
+        alive = frozenset(digest for digest in places if digest in needed and homes.get(digest, name) == name)
         dead = sum(place.length for digest, place in places.items() if digest not in alive)
         if not alive:
             delete.append(name)
         elif dead > REPACK_SHARE * sum(place.length for place in places.values()):
             rewrite[name] = alive
     return delete, rewrite
+
+
+def _homes(store: Store, needed: set[bytes]) -> dict[bytes, str]:
+    """For each blob that several packs hold, the one that keeps it: an intact copy if there is one."""
+    packs = store.index.packs
+    if sum(map(len, packs.values())) == len(store.index.places):
+        return {}
+    counted = Counter(digest for places in packs.values() for digest in places)
+    homes: dict[bytes, str] = {}
+    reader = PackReader(store.index)
+    try:
+        for digest in (digest for digest, count in counted.items() if count > 1 and digest in needed):
+            copies = [name for name, places in packs.items() if digest in places]
+            homes[digest] = next((name for name in copies if reader.is_intact(packs[name][digest])), copies[-1])
+    finally:
+        reader.close()
+    return homes
 
 
 def _leftovers(root: Path, kept: set[str], before: float) -> Iterator[Path]:

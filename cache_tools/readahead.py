@@ -65,11 +65,13 @@ def _batches(store: Store, entries: Iterable[ManifestEntry]) -> Iterator[list[Ma
 def _read(store: Store, batch: Sequence[ManifestEntry]) -> list[tuple[ManifestEntry, Content]]:
     digests = [bytes.fromhex(entry.sha256) for entry in batch]
     try:
-        frames: list[bytes | bytearray | memoryview] = [store.frame(digest) for digest in digests]
+        frames: list[bytes | bytearray | memoryview] = [
+            store.frame(digest, limit=entry.size) for digest, entry in zip(digests, batch, strict=True)
+        ]
         sizes = struct.pack(f"={len(batch)}Q", *(entry.size for entry in batch))
         segments = blobs.decompressor().multi_decompress_to_buffer(frames, decompressed_sizes=sizes, threads=1)
         found: list[Content] = [memoryview(cast(bytes, segments[at])) for at in range(len(segments))]
-    except zstandard.ZstdError:
+    except (zstandard.ZstdError, ValueError):  # the latter for an empty frame, of a pack that was cut
         found = [b""] * len(batch)
     return [
         (entry, data if hashlib.sha256(data).digest() == digest else store.read_blob(entry.sha256, limit=entry.size))

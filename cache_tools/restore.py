@@ -70,7 +70,11 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
             return _result(plan, Counter(), 0)
         where.mkdir(mode=0o700, parents=True, exist_ok=True)
         with staging_directory(where, plan.target.name) as staging:
-            written = _stage(plan, staging, on_progress)
+            try:
+                written = _stage(plan, staging, on_progress)
+            except CorruptError:
+                stamps.doubt_packs(plan.store.root)
+                raise
             if plan.whole and not _appear(plan, staging):
                 plan = completing(plan)
             lost = Counter[Action]() if plan.whole else _merge(plan, staging)
@@ -139,7 +143,9 @@ def _contents(plan: RestorePlan, needed: Sequence[ManifestEntry]) -> Iterator[tu
         _check_length(plan, entry, len(data))
         yield entry, (_moved(plan, entry, bytes(data)) if is_group(entry.path) else data,)
     for entry in needed:
-        if entry.size >= LARGE:
+        if entry.size >= LARGE and is_group(entry.path):
+            yield entry, (_moved(plan, entry, b"".join(_large(plan, entry))),)
+        elif entry.size >= LARGE:
             yield entry, _large(plan, entry)
 
 

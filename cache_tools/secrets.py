@@ -66,6 +66,8 @@ _HARMLESS = re.compile(r"[01]?|true|false|yes|no|on|off|none|[/~.].*", re.IGNORE
 """Switches and paths: ``HF_TOKEN_PATH=/run/secrets/hf`` says where a secret is, not what it is."""
 MIN_VALUE = 8
 """Characters from which a value of this environment is looked for: shorter ones are found everywhere by chance."""
+LOOKED_FOR = 256
+"""Characters at the beginning of a value that are looked for: a file of megabytes can be a variable's value."""
 OVERLAP = 8192
 """Bytes of a piece that are looked at again with the next: no token of a known form is longer."""
 LISTED = 10
@@ -100,13 +102,14 @@ class Scanner:
 
     def __init__(self, policy: Policy, environ: Mapping[str, str] = os.environ, home: Path | None = None) -> None:
         self.policy = policy
-        self._values = {value.encode(): name for name, value in environ.items() if _is_secret(name, value)}
+        secret = {name: value for name, value in environ.items() if _is_secret(name, value)}
+        self._values = {value[:LOOKED_FOR].encode(): name for name, value in secret.items()}
         values = sorted((value.decode() for value in self._values), key=len, reverse=True)
         whole = "|".join([_DUMP, *map(re2.escape, values), *SHAPES.values()])
         self._whole = whole.encode()
         self._anchors = _words(_DUMP_ANCHOR, *values, *itertools.chain(*ANCHORS.values()))
-        home_folder = f"{home or Path.home()}/"
-        self._home = _words(home_folder) if len(home_folder) > 2 else None
+        home_folder = os.fsencode(f"{home or os.path.expanduser('~')}/")  # "~" itself where nobody knows
+        self._home = BytesAhoCorasick([home_folder]) if len(home_folder) > 2 else None
         self._seen: set[str] = set()
         self._found: set[Finding] = set()
         self._homes: set[str] = set()

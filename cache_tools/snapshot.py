@@ -8,6 +8,7 @@ what is there. Reading a file is ``intake.py``'s. It neither compiles nor judges
 
 from __future__ import annotations
 
+import os
 import sysconfig
 import time
 from collections import Counter
@@ -65,13 +66,15 @@ def snapshot(
 
     Raises:
         SecretsError: ``scanner`` found some and its policy is to refuse; no snapshot is visible then.
-        UsageError: a bad name or compile id, no such directory, or nothing in it to keep.
+        UsageError: a bad name or compile id, no such directory, nothing in it to keep, or the store.
         CorruptError: ``name`` exists and is damaged.
         StorageError: the store cannot be written; no snapshot is visible then.
     """
     store.check_new_name(name)
     if compile_id is not None and not TEXT.fullmatch(compile_id):
         raise UsageError(f"compile id {compile_id!r:.80} must be 1 to 256 printable ASCII characters")
+    if Path(os.path.realpath(store.root)).is_relative_to(os.path.realpath(cache_dir)):
+        raise UsageError(f"{store.root} lies in {cache_dir}, so that it would hold itself: give another with --store")
     found = scan(cache_dir)
     skipped = Counter(found.skipped)
     if only is None and found.entries and not any(is_torchs(entry.path) for entry in found.entries):
@@ -97,7 +100,7 @@ def snapshot(
         writer.commit()
         if scanner:
             scanner.conclude(store, content.entries)
-        if previous and differs_only_in_origin(store.manifest_bytes(previous), content):
+        if previous and _is_the_same(store, previous, content):
             id_, new = previous, False
             record_own(id_)
         else:
@@ -113,6 +116,11 @@ def snapshot(
         blobs_written=taken.blobs_written,
         skipped=dict(sorted(skipped.items())),
     )
+
+
+def _is_the_same(store: Store, previous: str, content: Manifest) -> bool:
+    origin = str(store.manifest_path(previous))
+    return differs_only_in_origin(store.manifest_bytes(previous), content, origin=origin)
 
 
 def _tool() -> str:

@@ -93,6 +93,12 @@ def write(path: Path, rows: Mapping[str, list[int | str]]) -> None:
             fsops.unlink(temp, missing_ok=True)
 
 
+def doubt_packs(store: Path) -> None:
+    """Forget which packs are whole: the next snapshot checks them bit by bit, and replaces what it can."""
+    with contextlib.suppress(OSError):  # a store that cannot be written, hence not added to
+        fsops.unlink(pack_stamp(store), missing_ok=True)
+
+
 def mark_used(store: Path, id_: str) -> None:
     """Remember that a snapshot was taken or restored now."""
     write(use_stamp(store, id_), {"used": [time.time_ns()]})

@@ -118,6 +118,9 @@ class Store:
         if place.length < LARGE and limit < LARGE:
             yield self._whole(digest, place, limit)
             return
+        if (other := self.index.elsewhere(place, digest)) and not self._reader.is_intact(place):
+            log.warning("%s is damaged, another pack has what is needed", origin)
+            place, origin = other, self.root / "blobs" / other.pack
         content = hashlib.sha256()
         for chunk in self._reader.chunks(place, limit=limit, origin=origin):
             content.update(chunk)
@@ -125,13 +128,14 @@ class Store:
         if content.digest() != digest:
             raise CorruptError(f"{origin} is damaged: the content of blob {sha256[:12]} does not hash to its name")
 
-    def frame(self, digest: bytes) -> bytes:
-        """The frame of the blob with that digest, as it lies in its pack.
+    def frame(self, digest: bytes, *, limit: int) -> bytes:
+        """The frame of the blob with that digest, as it lies in its pack; empty if it is too long for ``limit`` bytes.
 
         Raises:
             CorruptError: no readable pack holds it.
         """
-        return self._reader.frame(self._find(digest))
+        place = self._find(digest)
+        return self._reader.frame(place) if place.length <= blobs.longest(limit) else b""
 
     def _whole(self, digest: bytes, place: Place, limit: int) -> bytes:
         origin = self.root / "blobs" / place.pack
@@ -153,7 +157,7 @@ class Store:
             place = self.index.places.get(digest)
             try:
                 if place is not None:
-                    self._reader.descriptor(place.pack)
+                    self._reader.opened(place.pack)
                     return place
             except FileNotFoundError:
                 pass  # prune has moved what it kept into another pack

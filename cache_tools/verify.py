@@ -1,8 +1,9 @@
 """Is every bit of a store what was written? And what is in it.
 
 In: a store, optionally some snapshots of it. Out: every ``Problem`` found, and one ``Listed`` a snapshot.
-It reads everything it judges and changes nothing, but holds off pruning; leftovers of killed writers (``.tmp-*``) are
-not part of a store.
+It reads everything it judges and holds off pruning; leftovers of killed writers (``.tmp-*``) are not part of a store.
+It changes nothing, but after it has found a damaged pack the next snapshot believes no stamp about packs, and replaces
+it: a bit that rots leaves a file's times as they were.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cache_tools import blobs, lease
+from cache_tools import blobs, lease, stamps
 from cache_tools.blobs import Place
 from cache_tools.errors import CorruptError, storage_errors
 from cache_tools.manifest import ID, Manifest
@@ -108,6 +109,8 @@ def verify_store(
             check.everything()
         check.packs()
         check.contents(on_progress, everything=not names)
+        if any(path.startswith("blobs/") for path in check.problems):
+            stamps.doubt_packs(root)
     return Verification(
         snapshots=check.snapshots, blobs=check.blobs, bytes=check.bytes, problems=tuple(check.problems.values())
     )

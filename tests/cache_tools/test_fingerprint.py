@@ -118,3 +118,10 @@ def test_torch_is_neither_imported_nor_needed(tmp_path: Path) -> None:
         "assert values['torch_version'] is None and values['triton'] is None"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("threads", ["8\r", "x" * 5000, "8\udcff"])
+def test_what_no_manifest_can_hold_is_observed_as_its_digest(threads: str) -> None:
+    value = observe(environ={**os.environ, "OMP_NUM_THREADS": threads}).values["threads"]
+    assert value is not None
+    assert value.startswith("sha256:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_tools import lease, stamps
+from cache_tools import blobs, lease, stamps
 from cache_tools.errors import CorruptError, StorageError
+from cache_tools.packs import PackWriter
 from cache_tools.pins import pin, unpin
 from cache_tools.prune import PrunePlan, Rules, execute, plan_prune
 from cache_tools.restore import execute as restore
@@ -225,3 +227,48 @@ def test_a_prune_that_is_killed_anywhere_loses_nothing(store: Store, three: list
         if not killed:
             break
     assert step > 20
+
+
+def test_of_two_copies_the_intact_one_stays(store: Store, tmp_path: Path) -> None:
+    """Two writers that race leave a blob in two packs; then one rots."""
+    helpers.write(tmp_path / "cache", helpers.SOURCE_CPP, os.urandom(20_000))
+    first = snapshot(store, tmp_path / "cache", name="one", fingerprint=HERE)
+    (entry,) = store.read_manifest(first.id).entries
+    data = store.read_blob(entry.sha256, limit=entry.size)
+    for number in range(8):  # names of packs are digests: which of two is looked at first is a matter of luck
+        writer = PackWriter(store.root / "blobs")
+        writer.add(bytes.fromhex(entry.sha256), blobs.compressor().compress(data), len(data))
+        other = b"dead %d" % number
+        writer.add(hashlib.sha256(other).digest(), blobs.compressor().compress(other), len(other))
+        writer.seal()
+    copies = helpers.packs(store.root)
+    for pack in copies[1:]:
+        helpers.flip(pack, 8_000)
+    execute(plan_prune(open_store(store.root), Rules(grace=-10)))
+    assert open_store(store.root).read_blob(entry.sha256, limit=entry.size) == data
+    assert verify_store(store.root).problems == ()
+
+
+def test_a_moment_that_is_none_is_damage(store: Store, three: list[str]) -> None:
+    data = store.manifest_bytes(three[0])
+    at = data.index(b'"created":"') + 11
+    forged = data[:at] + b"2026-99-99" + data[at + 10 :]
+    store.manifest_path(hashlib.sha256(forged).hexdigest()).write_bytes(forged)
+    with pytest.raises(CorruptError, match="no moment"):
+        plan_prune(store, Rules(keep_last=1))
+
+
+def test_a_plan_survives_that_another_process_prunes(
+    store: Store, three: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = stamps.last_use, [1]
+
+    def pruned_meanwhile(root: Path, id_: str) -> int:
+        if left[0]:
+            left[0] = 0
+            execute(plan_prune(open_store(root), Rules(keep_last=1, grace=0)))
+        return real(root, id_)
+
+    monkeypatch.setattr(stamps, "last_use", pruned_meanwhile)
+    plan = plan_prune(store, Rules(keep_last=1))
+    assert [one.id for one in plan.snapshots] == [three[2]]

@@ -328,3 +328,14 @@ def test_a_manifest_that_lies_about_a_size_is_refused(filled: Store, tmp_path: P
     with pytest.raises(CorruptError, match=id_):
         execute(plan_restore(filled, id_, tmp_path / "new", here=HERE))
     assert not (tmp_path / "new").exists()
+
+
+def test_a_large_triton_group_points_into_the_new_place_too(store: Store, tmp_path: Path) -> None:
+    cache, target = tmp_path / "gpu", tmp_path / "moved"
+    folder = f"{cache}/triton/0/HASH"
+    children = {f"kernel{number}": f"{folder}/{'k' * 200}{number}" for number in range(25_000)}
+    helpers.write(cache, "triton/0/HASH/__grp__kernel.json", json.dumps({"child_paths": children}).encode())
+    snapshot(store, cache, name="gpu", fingerprint=HERE)
+    execute(plan_restore(store, "gpu", target, here=HERE))
+    group = json.loads((target / "triton/0/HASH/__grp__kernel.json").read_text())
+    assert all(path.startswith(f"{target}/triton/0/HASH/") for path in group["child_paths"].values())

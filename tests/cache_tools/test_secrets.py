@@ -263,3 +263,29 @@ def test_what_torch_itself_writes_is_found(store: Store, tmp_path: Path) -> None
     }
     assert scanner.home_paths >= len(graphs)
     assert secret not in "\n".join(lines(scanner.findings))
+
+
+@pytest.mark.parametrize("value", ["a" * 100_000, "s3cr3t-" * 15_000], ids=["one letter", "a word"])
+def test_a_huge_value_costs_no_time_and_is_found_across_two_pieces(value: str) -> None:
+    code = (
+        "import sys; from cache_tools.secrets import Policy, Scanner; from cache_tools.kinds import Kind\n"
+        "import os; secret = os.environ['MY_TOKEN'].encode()\n"
+        "scanner = Scanner(Policy.WARN)\n"
+        "pieces = [b'x' * 9000 + b' ' + secret[:50_000], secret[50_000:] + b'y' * 9000]\n"
+        "list(scanner.through('odd/x', Kind.UNKNOWN, iter(pieces)))\n"
+        "print({one.variable for one in scanner.findings})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"MY_TOKEN": value}, capture_output=True, text=True, timeout=30
+    )
+    assert (done.stdout, done.stderr) == ("{'MY_TOKEN'}\n", "")
+
+
+def test_a_home_that_is_no_text_or_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/\udcff")
+    scanner = Scanner(Policy.WARN, {})
+    scanner.look(GRAPH, Kind.FXGRAPH, b"File /home/\xff/model.py")
+    assert scanner.home_paths == 1
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a container that runs as a number
+    Scanner(Policy.WARN, {}).look(GRAPH, Kind.FXGRAPH, b"File ~/model.py")

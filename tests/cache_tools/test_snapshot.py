@@ -12,7 +12,7 @@ import pytest
 from cache_tools import intake as module
 from cache_tools.errors import StorageError
 from cache_tools.snapshot import snapshot
-from cache_tools.store import Store
+from cache_tools.store import Store, create_store
 from envguard.errors import UsageError
 
 from . import helpers
@@ -150,3 +150,13 @@ def test_a_full_disk_is_one_line_and_no_snapshot(store: Store, cache: Path, monk
     with pytest.raises(StorageError, match=r"writing snapshot run to .* failed at blobs/ab: No space left on device"):
         snapshot(store, cache, name="run", fingerprint=HERE)
     assert (store.names(), store.ids()) == ((), ())
+
+
+def test_a_store_in_the_cache_itself_is_refused(cache: Path, tmp_path: Path) -> None:
+    """Each snapshot would hold all that came before it."""
+    inside = create_store(cache / "store")
+    (tmp_path / "link").symlink_to(cache)
+    for way in (cache, tmp_path / "link", inside.root):
+        with pytest.raises(UsageError, match="lies in"):
+            snapshot(inside, way, name="run", fingerprint=HERE)
+    assert inside.ids() == ()

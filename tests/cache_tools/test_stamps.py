@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from cache_tools import intake, stamps
+from cache_tools.errors import CorruptError
+from cache_tools.restore import execute, plan_restore
 from cache_tools.scan import Entry
 from cache_tools.snapshot import SnapshotResult, snapshot
 from cache_tools.store import Store, open_store
@@ -107,3 +109,21 @@ def test_a_file_that_was_written_just_now_is_not_remembered(store: Store, cache:
     assert not stamps.is_settled((1, 1, 10**9, 10**9), 10**9 + stamps.TICK_NS)
     assert stamps.is_settled((1, 1, 10**9, 10**9), 10**9 + stamps.TICK_NS + 1)
     assert not stamps.is_settled((1, 1, 0, 10**9), 10**9)
+
+
+@pytest.mark.parametrize("finder", ["verify", "restore"])
+def test_a_pack_that_rots_is_replaced_once_that_was_noticed(
+    store: Store, cache: Path, tmp_path: Path, finder: str
+) -> None:
+    """Bits that rot on a disk change no time of the file, so that the stamp still stands."""
+    take(store, cache)
+    (pack,) = helpers.packs(store.root)
+    helpers.flip(pack, 300)
+    stamps.write(stamps.pack_stamp(store.root), {pack.name: list(stamps.status_of(pack.stat()))})
+    if finder == "verify":
+        assert verify_store(store.root).problems
+    else:
+        with pytest.raises(CorruptError, match=pack.name):
+            execute(plan_restore(open_store(store.root), "run", tmp_path / "new", here=HERE))
+    take(store, cache)
+    assert verify_store(store.root).problems == ()

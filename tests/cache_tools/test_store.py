@@ -183,6 +183,27 @@ def test_a_damaged_pack_that_cannot_be_replaced_stays_and_is_named(filled: Store
     assert [problem.path for problem in verify_store(filled.root).problems] == [f"blobs/{victim.name}"]
 
 
+def test_a_folder_in_place_of_a_pack_stops_no_snapshot(filled: Store, tmp_path: Path) -> None:
+    folder = filled.root / "blobs" / f"{'0' * 64}.pack"
+    folder.mkdir()
+    snapshot(open_store(filled.root), tmp_path / "cache", name="third", fingerprint=helpers.fingerprint())
+    assert [problem.path for problem in verify_store(filled.root).problems] == [f"blobs/{folder.name}"]
+
+
+def test_a_damaged_pack_that_became_good_meanwhile_stays(filled: Store) -> None:
+    """Another writer puts the same pack there, for a manifest that is to come."""
+    pack = max(helpers.packs(filled.root), key=lambda one: one.stat().st_size)
+    whole = pack.read_bytes()
+    pack.write_bytes(b"rubbish")
+    for id_ in filled.ids():
+        filled.manifest_path(id_).unlink()
+    with open_store(filled.root).adding() as writer:
+        writer.add(b"other", hashlib.sha256(b"other").digest())
+        pack.write_bytes(whole)
+        writer.commit()
+    assert pack.exists()
+
+
 def test_names_ids_and_beginnings(filled: Store) -> None:
     id_ = filled.resolve("first")
     assert filled.resolve(id_) == filled.resolve(id_[:12]) == id_
