@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from envguard.frozen import Frozen, replace
 
 KEY_VERSION = 2
+"""Raise it when a field is added, removed or observed in another way."""
 MAX_VALUE = 4096
 """Characters of one value, all of them printable."""
-"""Raise it when a field is added, removed or observed in another way."""
 
 
 class Grade(enum.StrEnum):

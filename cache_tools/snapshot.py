@@ -8,7 +8,6 @@ what is there. Reading a file is ``intake.py``'s. It neither compiles nor judges
 
 from __future__ import annotations
 
-import os
 import sysconfig
 import time
 from collections import Counter
@@ -24,6 +23,7 @@ from cache_tools.kinds import is_torchs
 from cache_tools.manifest import TEXT, Manifest, differs_only_in_origin
 from cache_tools.scan import scan
 from cache_tools.store import Store
+from cache_tools.target import check_apart
 from cache_tools.trust import record_own
 from envguard.errors import UsageError
 from envguard.frozen import Frozen
@@ -66,15 +66,14 @@ def snapshot(
 
     Raises:
         SecretsError: ``scanner`` found some and its policy is to refuse; no snapshot is visible then.
-        UsageError: a bad name or compile id, no such directory, nothing in it to keep, or the store.
+        UsageError: a bad name or compile id, no such directory, nothing in it to keep, or it and the store overlap.
         CorruptError: ``name`` exists and is damaged.
         StorageError: the store cannot be written; no snapshot is visible then.
     """
     store.check_new_name(name)
     if compile_id is not None and not TEXT.fullmatch(compile_id):
         raise UsageError(f"compile id {compile_id!r:.80} must be 1 to 256 printable ASCII characters")
-    if Path(os.path.realpath(store.root)).is_relative_to(os.path.realpath(cache_dir)):
-        raise UsageError(f"{store.root} lies in {cache_dir}, so that it would hold itself: give another with --store")
+    check_apart(store.root, {"the cache": cache_dir}, option="--store")
     found = scan(cache_dir)
     skipped = Counter(found.skipped)
     if only is None and found.entries and not any(is_torchs(entry.path) for entry in found.entries):

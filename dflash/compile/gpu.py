@@ -99,7 +99,8 @@ def relative_error(a: Tensor | None, b: Tensor | None) -> float:
     """|a - b| / |b| in float32."""
     assert a is not None
     assert b is not None
-    return float((a.float() - b.float()).norm() / b.float().norm())
+    a, b = a.detach().float(), b.detach().float()
+    return float((a - b).norm() / b.norm())
 
 
 def check_gpus() -> Preflight:
@@ -107,7 +108,7 @@ def check_gpus() -> Preflight:
     seen = [_try(torch.device("cuda", index)) for index in range(torch.cuda.device_count())]
     findings = tuple(finding for each in seen for finding in run_checks(CHECKS, each))
     return Preflight(
-        stage=f"flex attention on {len(seen)} GPUs",
+        stage="flex attention on every visible GPU",
         torch=torch.__version__,
         findings=findings,
         handled=(),
