@@ -18,6 +18,9 @@ from typing import Any
 SPARE_RECOMPILES = 64
 """The limit is per code object and costs nothing until it is reached; torch's 8 is less than 3 GPUs x 2 shapes x 2."""
 
+_tracing = threading.Lock()
+"""Threads that apply the policy first and together would overlap in the trace below: the leak of CMP001 and CMP002."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
@@ -62,7 +65,8 @@ class Policy:
         # torch keeps its result, so traced here once it never runs again.
         from torch._inductor.loop_body import InterpreterShim
 
-        InterpreterShim._dummy_gm()
+        with _tracing:
+            InterpreterShim._dummy_gm()
 
     def broken(self) -> tuple[Line, ...]:
         """Lines that are not in force in this thread."""
@@ -166,10 +170,12 @@ def apply(policy: Policy = POLICY) -> None:
 
 
 class PolicyThread(threading.Thread):
-    """A thread that applies ``POLICY`` before its target runs."""
+    """A thread that applies its ``policy`` before its target runs; set another one, with more room, before the start."""
+
+    policy: Policy = POLICY
 
     def run(self) -> None:
-        POLICY.apply()
+        self.policy.apply()
         super().run()
 
 

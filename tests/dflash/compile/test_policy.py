@@ -81,3 +81,43 @@ def test_a_setting_that_this_torch_does_not_know_is_left_out() -> None:
     assert unknown.broken() == ()
     unknown.apply()
     assert not hasattr(torch._dynamo.config, "of_another_torch")
+
+
+FIRST_TOGETHER = """
+import sys, threading
+from dflash.compile.policy import PolicyThread
+import torch.fx._symbolic_trace as tracing
+from torch._inductor.loop_body import InterpreterShim
+
+sys.setswitchinterval(1e-5)
+failed, start = [], threading.Barrier(4)
+threading.excepthook = lambda args: failed.append(repr(args.exc_value))
+
+class Together(PolicyThread):
+    def run(self):
+        start.wait()
+        super().run()
+
+for _ in range(60):
+    InterpreterShim._dummy_gm.cache_clear()
+    threads = [Together(target=int) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print(failed, tracing.is_fx_symbolic_tracing(), tracing.CURRENT_PATCHER)
+"""
+
+
+def test_threads_that_apply_it_first_and_together_leave_no_trace_open() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST_TOGETHER], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] False None"
+
+
+def test_a_thread_can_have_a_policy_with_more_room() -> None:
+    seen: list[int] = []
+    thread = PolicyThread(target=lambda: seen.append(torch._dynamo.config.recompile_limit))
+    thread.policy = POLICY.with_room(777)
+    thread.start()
+    thread.join()
+    assert seen == [777]
