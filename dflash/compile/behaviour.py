@@ -24,6 +24,7 @@ from dflash.compile.policy import Policy
 from envguard.errors import ProbeError
 
 PATIENCE = 10.0  # seconds that a try may wait for its other thread
+NO_ANSWER = "preflight: another thread gave no answer for {:g} s; restart the process"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +57,11 @@ def try_out(policy: Policy) -> Behaviour:
     Raises:
         ProbeError: another thread gives no answer.
     """
+    with torch.inference_mode(False), torch.enable_grad():  # whatever mode the caller is in: one try needs a backward
+        return _try_all(policy)
+
+
+def _try_all(policy: Policy) -> Behaviour:
     compile_problem, seen = _compile_and_look()
     if compile_problem is not None:  # the other tries would only repeat it
         return Behaviour(compile_problem=compile_problem, flex_problem=None, hazards=())
@@ -91,7 +97,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(PATIENCE)
     if not box:
-        raise ProbeError(f"preflight: another thread gave no answer for {PATIENCE:g} s; restart the process")
+        raise ProbeError(NO_ANSWER.format(PATIENCE))
     good, value = box[0]
     if not good:
         raise value
@@ -110,12 +116,23 @@ def held_trace() -> Iterator[None]:
 
     thread = threading.Thread(target=tracing.symbolic_trace, args=(traced,), name="preflight-trace", daemon=True)
     thread.start()
-    entered.wait(PATIENCE)
     try:
+        _await(entered)
         yield
     finally:
         leave.set()
         thread.join(PATIENCE)
+
+
+def _await(event: threading.Event) -> None:
+    """Where the other thread never came this far, nothing was tried: that is no answer, not a good one."""
+    if not event.wait(PATIENCE):
+        raise ProbeError(NO_ANSWER.format(PATIENCE))
+
+
+def _zeros(*size: int, requires_grad: bool = False) -> Tensor:
+    """On the CPU, whatever torch.set_default_device says."""
+    return torch.zeros(*size, device="cpu", requires_grad=requires_grad)
 
 
 def _first_line(error: BaseException) -> str:
@@ -134,7 +151,7 @@ def _compile_and_look() -> tuple[str | None, tuple[bool, bool]]:
         return x + 1 if torch.compiler.is_dynamo_compiling() else x - 1
 
     try:
-        result = torch.compile(probe, backend=backend, fullgraph=True, dynamic=False)(torch.zeros(1)).item()
+        result = torch.compile(probe, backend=backend, fullgraph=True, dynamic=False)(_zeros(1)).item()
     except Exception as error:
         return _first_line(error), (False, False)
     if result != 1.0 or len(seen) != 1:
@@ -158,7 +175,7 @@ def _flex_is_captured() -> str | None:
         return out
 
     try:
-        torch.compile(probe, backend=backend, fullgraph=True, dynamic=False)(torch.zeros(1, 1, 16, 16))
+        torch.compile(probe, backend=backend, fullgraph=True, dynamic=False)(_zeros(1, 1, 16, 16))
     except Exception as error:
         if not targets:
             return _first_line(error)
@@ -171,12 +188,12 @@ def _warm_call_during_a_trace(policy: Policy) -> Hazard:
 
     # Not fullgraph: a fullgraph call that raises here leaves a frame override behind (CMP026).
     compiled = torch.compile(probe, backend=lambda graph, _inputs: graph.forward, dynamic=False)
-    compiled(torch.zeros(1))
+    compiled(_zeros(1))
 
     def warm() -> str:
         policy.apply()
         try:
-            compiled(torch.zeros(1))
+            compiled(_zeros(1))
         except Exception as error:
             return _first_line(error)
         return ""
@@ -251,7 +268,7 @@ def _backward_lowered_at_forward() -> Hazard:
 
     backend: Any = aot_autograd(fw_compiler=lower, bw_compiler=lower_backward)
     compiled = torch.compile(probe, backend=backend, fullgraph=True, dynamic=False)
-    compiled(torch.zeros(1, requires_grad=True))
+    compiled(_zeros(1, requires_grad=True))
     return Hazard(
         id="CMP022",
         name="when a backward is compiled",
@@ -305,7 +322,7 @@ def _static_beside_a_call(policy: Policy) -> Hazard:
 
     def call_elsewhere() -> None:
         policy.apply()
-        torch.compile(held, backend=holding, dynamic=False)(torch.zeros(1))
+        torch.compile(held, backend=holding, dynamic=False)(_zeros(1))
 
     other = threading.Thread(target=call_elsewhere, name="preflight-call", daemon=True)
 
@@ -320,11 +337,11 @@ def _static_beside_a_call(policy: Policy) -> Hazard:
         return x * 2
 
     compiled = torch.compile(probe, backend=looking, dynamic=False)
-    compiled(torch.zeros(2))
+    compiled(_zeros(2))
     leave.clear()
     other.start()
-    entered.wait(PATIENCE)
-    compiled(torch.zeros(3))
+    _await(entered)
+    compiled(_zeros(3))
     found = {(False, False): "each shape was compiled as it is", (): "code after a graph break is not compiled"}
     return Hazard(
         id="CMP025",

@@ -84,8 +84,8 @@ def _policy(state: TorchState) -> Iterable[Problem]:
 
 
 def _flex(state: TorchState) -> Iterable[Problem]:
-    if "torch" not in state.flex_origin.split("/") or state.flex_debug:
-        what = "its debug switch makes it dense" if state.flex_debug else f"it is from {state.flex_origin}"
+    if state.foreign_flex is not None or state.flex_debug:
+        what = "its debug switch makes it dense" if state.flex_debug else f"it is from {state.foreign_flex}"
         yield Problem(subject="flex_attention", message=f"flex attention is not torch's compiled one: {what}")
 
 

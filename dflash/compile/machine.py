@@ -24,7 +24,7 @@ SWITCHES: dict[str, str] = {
     "TRITON_INTERPRET": "triton kernels run in Python, thousands of times slower",
     "PYTORCH_JIT": "TorchScript is changed under torch's own operators",
 }
-"""Variables that turn compiling off or into something else; any value but an empty one or 0 (PYTORCH_JIT: but 1)."""
+"""Variables that turn compiling off or into something else; which values do is ``is_on``."""
 
 BLACKWELL = (10, 0)
 """From this capability on triton assembles with a ptxas of its own name."""
@@ -55,15 +55,17 @@ def look_at_machine(environ: Mapping[str, str] = os.environ, devices: Sequence[G
             usable = os.access(environ[variable], os.X_OK)
             assemblers = assemblers | {name} if usable else assemblers - {name}
     return MachineState(
-        switches=tuple((name, environ[name]) for name in SWITCHES if _is_on(name, environ.get(name, ""))),
+        switches=tuple((name, environ[name]) for name in SWITCHES if is_on(name, environ.get(name, ""))),
         triton=triton,
         assemblers=tuple(sorted(assemblers)),
         capabilities=_capabilities(_list_gpus() if devices is None else devices),
     )
 
 
-def _is_on(name: str, value: str) -> bool:
-    return value not in (("", "1") if name == "PYTORCH_JIT" else ("", "0"))
+def is_on(name: str, value: str) -> bool:
+    """Whether a variable of ``SWITCHES`` has its effect; torch takes TORCHDYNAMO_SUPPRESS_ERRORS=0 for yes."""
+    off = {"PYTORCH_JIT": ("", "1"), "TORCHDYNAMO_SUPPRESS_ERRORS": ("",)}
+    return value not in off.get(name, ("", "0"))
 
 
 def _list_gpus() -> Sequence[Gpu]:

@@ -17,7 +17,7 @@ from dflash.compile.machine import CHECKS as MACHINE_CHECKS
 from dflash.compile.machine import look_at_machine
 from dflash.compile.policy import POLICY, Policy
 from dflash.compile.state import look, repair
-from envguard.errors import CRASHED, FINDINGS, OK, CheckCrashed, ToolError
+from envguard.errors import CRASHED, FINDINGS, OK, CheckCrashed, ToolError, UsageError
 from envguard.findings import Finding, run_checks
 
 
@@ -77,10 +77,18 @@ def check(
 
     ``tries`` runs the experiments too, unless the state is broken already; without it the call is cheap and fit for
     any thread. ``more``: findings of others to report along.
+
+    Raises:
+        UsageError: ``tries`` after ``forbid_recompiles``: they compile.
     """
     import torch
 
     state = look(policy, needed_graphs)
+    if tries and state.stance == "fail_on_recompile":
+        raise UsageError(
+            f"preflight ({stage}): its tries compile, which forbid_recompiles has forbidden: check before that, or with "
+            f"tries=False"
+        )
     repaired = repair(state, policy) if may_repair else ()
     if repaired:
         state = look(policy, needed_graphs)

@@ -19,11 +19,14 @@ import torch._dynamo
 import torch._functorch.config
 import torch.fx._symbolic_trace as tracing
 from torch._C._dynamo import eval_frame
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from dflash.compile.machine import is_on
 from dflash.compile.policy import Policy
 
-TORCH_DIR = os.path.dirname(torch.__file__)
+TORCH_DIR = os.path.join(os.path.dirname(torch.__file__), "")
+"""With the separator at its end: torchao's directory begins like torch's."""
 FX_FILE = tracing.__file__
 EVAL_FRAME_FILE = torch._dynamo.eval_frame.__file__
 MODULE_FILE = os.path.join(TORCH_DIR, "nn", "modules", "module.py")
@@ -35,7 +38,7 @@ EAGER_SETTINGS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     ("suppress_errors", False, ("TORCHDYNAMO_SUPPRESS_ERRORS",)),
     ("error_on_nested_fx_trace", True, ()),
 )
-"""Setting of Dynamo, its sound value, and the variables that set it (where one is set, CMP014 tells it)."""
+"""Setting of Dynamo, its sound value, and the variables that set it (where CMP014 tells of one, it is not told twice)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +73,8 @@ class TorchState:
     """devices x shapes x grad modes of one function."""
     broken_lines: tuple[tuple[str, object, object], ...]
     """(): lines of the policy that are not in force here: setting, wanted, found."""
-    flex_origin: str
-    """File of ``flex_attention``."""
+    foreign_flex: str | None
+    """None: the file of a ``flex_attention`` that is not torch's."""
     flex_debug: bool
     """False: ``_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG``."""
     patching_packages: tuple[str, ...]
@@ -101,7 +104,7 @@ def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
         running_traces=_running_traces(),
         compiling=torch.compiler.is_compiling(),
         exporting=torch.compiler.is_exporting(),
-        frame_override=_frame_override() and not _is_on_a_stack(EVAL_FRAME_FILE, "compile_wrapper"),
+        frame_override=not _is_on_a_stack(EVAL_FRAME_FILE, "compile_wrapper") and _frame_override(),
         modes=tuple(type(mode).__name__ for mode in _get_current_dispatch_mode_stack()) + _function_modes(),
         functorch_depth=torch._C._functorch.get_dynamic_layer_stack_depth(),
         tracing_context=torch._guards.TracingContext.try_get() is not None,
@@ -110,12 +113,12 @@ def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
         eager_settings=tuple(
             (name, getattr(config, name))
             for name, sound, variables in EAGER_SETTINGS
-            if getattr(config, name, sound) != sound and not any(variable in os.environ for variable in variables)
+            if getattr(config, name, sound) != sound and not any(is_on(variable, os.environ.get(variable, "")) for variable in variables)
         ),
         recompile_limit=min(config.recompile_limit, config.accumulated_recompile_limit),
         needed_graphs=needed_graphs,
         broken_lines=tuple((f"{line.module}.{line.name}", line.value, line.now()) for line in policy.broken()),
-        flex_origin=_file(flex.flex_attention),
+        foreign_flex=None if (file := _file(flex.flex_attention)).startswith(TORCH_DIR) else file,
         flex_debug=bool(getattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", False)),
         patching_packages=tuple(name for name in PATCHERS if name in sys.modules),
     )
@@ -161,7 +164,7 @@ def _clear_flag() -> None:
 
 
 def _frame_override() -> bool:
-    """One for the process; torch has no reader, so it is set and set back."""
+    """One for the process; torch has no reader, so it is set and set back: only while no compiled call is going on."""
     put: Callable[[Any], Any] | None = getattr(eval_frame, "set_eval_frame_override", None)  # torch 2.10 and later
     if put is None:
         return False
@@ -191,8 +194,9 @@ def _is_on_a_stack(file: str, function: str) -> int:
 
 
 def _function_modes() -> tuple[str, ...]:
-    count = torch._C._len_torch_function_stack()
-    return tuple(type(torch._C._get_function_stack_at(i)).__name__ for i in range(count))
+    """All but that of ``torch.set_default_device``, a setting that Dynamo compiles with."""
+    modes = [torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())]
+    return tuple(type(mode).__name__ for mode in modes if not isinstance(mode, DeviceContext))
 
 
 def _file(function: Any) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import torch
 import torch._dynamo
 import torch._functorch.config
 import torch.fx._symbolic_trace as tracing
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dflash.compile import behaviour, dense, gpu, machine, policy, preflight
@@ -26,7 +28,7 @@ from dflash.compile.gpu import CHECKS as GPU_CHECKS
 from dflash.compile.gpu import FlexFailed, FlexOnDevice
 from dflash.compile.policy import POLICY
 from dflash.compile.state import FX_FILE
-from envguard.errors import CheckCrashed
+from envguard.errors import CheckCrashed, ProbeError, UsageError
 from envguard.findings import run_checks
 
 ROOT = Path(__file__).parents[3]
@@ -58,6 +60,36 @@ def test_a_sound_process_has_no_finding() -> None:
     assert result.repaired == ()
     assert {hazard.id for hazard in result.handled + result.absent} == HAZARDS
     assert preflight.require(result) is result
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_tries_do_not_depend_on_the_callers_grad_mode(mode: Callable[[], Any]) -> None:
+    with mode():
+        assert preflight.check().findings == ()
+
+
+def test_a_default_device_is_a_setting_not_a_leak() -> None:
+    torch.set_default_device("meta")
+    try:
+        assert preflight.check().findings == ()
+    finally:
+        torch.set_default_device(None)
+
+
+def test_tries_after_compiling_is_forbidden_are_refused_and_the_rest_still_runs() -> None:
+    policy.forbid_recompiles()
+    with pytest.raises(UsageError, match="tries=False"):
+        preflight.check()
+    assert preflight.check(tries=False).findings == ()
+
+
+def test_a_try_whose_other_thread_never_came_far_enough_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(behaviour, "PATIENCE", 0.2)
+    monkeypatch.setattr(tracing, "symbolic_trace", lambda function: None)
+    with pytest.raises(ProbeError, match="no answer"):
+        behaviour._warm_call_during_a_trace(POLICY)
+    with pytest.raises(ProbeError, match="no answer"):
+        behaviour._inductor_has_traced()
 
 
 @contextmanager
@@ -106,6 +138,11 @@ class SomeMode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+class SomeFunctionMode(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 @contextmanager
 def open_vmap() -> Iterator[None]:
     torch._C._functorch._vmap_increment_nesting(2, "error")
@@ -131,7 +168,7 @@ BREAKAGES: dict[str, tuple[str, Callable[[], Any]]] = {
     "compiling flag": ("CMP005", lambda: replaced(torch.compiler, "_is_compiling_flag", True)),
     "exporting flag": ("CMP005", lambda: replaced(torch.compiler, "_is_exporting_flag", True)),
     "dispatch mode": ("CMP006", SomeMode),
-    "function mode": ("CMP006", lambda: torch.device("cpu")),
+    "function mode": ("CMP006", SomeFunctionMode),
     "open vmap": ("CMP007", open_vmap),
     "tracing context": ("CMP008", lambda: torch._guards.tracing(torch._guards.TracingContext(None))),
     "eager stance": ("CMP010", lambda: stance("force_eager")),
@@ -189,6 +226,28 @@ def test_a_switch_of_the_environment_is_found(monkeypatch: pytest.MonkeyPatch, v
     assert broken() == ["CMP014"]
     monkeypatch.setenv(variable, "1" if variable == "PYTORCH_JIT" else "0")
     assert broken() == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting"), [("TORCHDYNAMO_SUPPRESS_ERRORS", "suppress_errors"), ("TORCHDYNAMO_DISABLE", "disable")]
+)
+def test_a_switch_that_reads_as_off_hides_nothing(
+    monkeypatch: pytest.MonkeyPatch, variable: str, setting: str
+) -> None:
+    """torch takes any text of TORCHDYNAMO_SUPPRESS_ERRORS for yes, 0 too; of the others 0 is no."""
+    monkeypatch.setenv(variable, "0")
+    with torch._dynamo.config.patch({setting: True}):
+        assert broken() == ["CMP014" if setting == "suppress_errors" else "CMP011"]
+
+
+def test_a_package_whose_name_begins_like_torchs_is_foreign(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched = (lambda: False).__code__.replace(co_filename=str(Path(torch.__file__).parents[1] / "torchao/patch.py"))
+    monkeypatch.setattr(tracing, "is_fx_symbolic_tracing", FunctionType(patched, {}))
+    assert broken() == ["CMP004"]
+    monkeypatch.undo()
+    vendor = patched.replace(co_filename="/home/me/torch/vendor.py")
+    monkeypatch.setattr(FLEX, "flex_attention", FunctionType(vendor, {}))
+    assert broken() == ["CMP016"]
 
 
 def test_a_missing_assembler_is_found_for_the_gpu_that_needs_it(tmp_path: Path) -> None:
