@@ -21,13 +21,15 @@ def see_own_gpu(local_rank: int, environ: MutableMapping[str, str] = os.environ)
     """Leave only this rank's GPU visible, before anything initialises CUDA; returns its old name.
 
     Raises:
-        ConfigError: the variable that limits the GPUs names fewer than the ranks need.
+        ConfigError: the variable that limits the GPUs names fewer than the ranks need (empty: none), or it is no rank.
     """
+    if local_rank < 0:
+        raise ConfigError(f"local rank {local_rank}: ranks count from 0; take it from LOCAL_RANK")
     given = environ.get(VISIBLE)
-    names = given.split(",") if given else None
+    names = None if given is None else [name.strip() for name in given.split(",") if name.strip()]
     if names is not None and local_rank >= len(names):
         raise ConfigError(f"{VISIBLE}={given}: {len(names)} GPUs, and local rank {local_rank} needs one of its own")
-    own = names[local_rank].strip() if names is not None else str(local_rank)
+    own = names[local_rank] if names is not None else str(local_rank)
     environ[VISIBLE] = own
     return own
 

@@ -16,8 +16,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from dflash.errors import ConfigError
 from envguard.errors import FINDINGS
 
+LONGEST = 1e7
 GRACE = 10.0  # seconds for our own thread before faulthandler ends the process
 
 
@@ -34,7 +36,12 @@ def watch_stall(
     """Call ``on_stall(message, stacks)`` once if ``seconds`` pass without an end or a beat; yields the beat.
 
     One at a time in a process: ``faulthandler``'s clock is shared.
+
+    Raises:
+        ConfigError: ``seconds`` is no time that a clock can wait.
     """
+    if not 0 < seconds <= LONGEST:
+        raise ConfigError(f"watch_stall: got {seconds:g} seconds, allowed is more than 0 and at most {LONGEST:g}")
     watch = _Watch(what, seconds, on_stall)
     watch.beat()
     thread = threading.Thread(target=watch.run, name="stall-watch", daemon=True)

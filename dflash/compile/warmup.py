@@ -72,8 +72,12 @@ def warm_up(
     ):
         for graph in graphs:
             before, started = watch.account(), time.monotonic()
-            with watch.graph(graph.name):
-                graph.run()
+            try:
+                with watch.graph(graph.name):
+                    graph.run()
+            except Exception as error:
+                error.add_note(f"while graph {graph.name} was compiled, {len(warmed) + 1} of {len(graphs)}")
+                raise
             warmed.append(_difference(graph.name, time.monotonic() - started, before, watch.account()))
             say(warmed[-1].text())
             advance()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dflash.compile.stall import watch_stall
+from dflash.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,3 +116,15 @@ def test_it_is_called_once_and_an_exception_passes_through() -> None:
         work()
     assert len(stalls) == 1
     assert "time.sleep(0.5)" in stalls[0][1]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, -20.0, 1e30, float("inf"), float("nan")])
+def test_a_time_that_no_clock_can_wait_is_refused_before_anything_starts(seconds: float) -> None:
+    stalls: list[str] = []
+    with (
+        pytest.raises(ConfigError, match="watch_stall: got .* seconds"),
+        watch_stall("work", seconds, lambda message, stacks: stalls.append(message)),
+    ):
+        pass
+    assert stalls == []
+    assert "stall-watch" not in {thread.name for thread in threading.enumerate()}

@@ -47,6 +47,23 @@ def test_a_graph_that_stalls_is_reported(tmp_path: Path) -> None:
     assert "compiling: no progress for 0.1 s" in stalls[0]
 
 
+def test_a_graph_that_raises_is_named_and_ends_the_warm_up(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def fails() -> None:
+        raise ValueError("own")
+
+    graphs = [
+        Graph(name="mask", run=lambda: ran.append("mask")),
+        Graph(name="step", run=fails),
+        Graph(name="last", run=lambda: ran.append("last")),
+    ]
+    with pytest.raises(ValueError, match="own") as raised:
+        warm_up(graphs, CompileWatch(tmp_path))
+    assert ran == ["mask"]
+    assert raised.value.__notes__ == ["while graph step was compiled, 2 of 3"]
+
+
 # Ranks
 
 RANK = """
@@ -125,12 +142,28 @@ def test_a_failure_of_rank_0_does_not_let_the_others_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "rank", "own"), [(None, 3, "3"), ("4,5,6", 1, "5"), ("GPU-a, GPU-b", 1, "GPU-b"), ("", 2, "2")]
+    ("given", "rank", "own"), [(None, 3, "3"), ("4,5,6", 1, "5"), ("GPU-a, GPU-b", 1, "GPU-b"), ("6,", 0, "6")]
 )
 def test_a_rank_sees_only_its_own_gpu(given: str | None, rank: int, own: str) -> None:
     environ = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
     assert see_own_gpu(rank, environ) == own
     assert environ == {"CUDA_VISIBLE_DEVICES": own}
+
+
+@pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])
+def test_a_negative_rank_is_refused(environ: dict[str, str]) -> None:
+    """-1 would name the last GPU, or, as CUDA_VISIBLE_DEVICES=-1, hide all of them."""
+    before = dict(environ)
+    with pytest.raises(ConfigError, match="local rank -1"):
+        see_own_gpu(-1, environ)
+    assert environ == before
+
+
+def test_gpus_that_are_hidden_stay_hidden() -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": ""}
+    with pytest.raises(ConfigError, match="0 GPUs, and local rank 0"):
+        see_own_gpu(0, environ)
+    assert environ == {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def test_a_rank_without_a_gpu_is_refused() -> None:
