@@ -61,7 +61,7 @@ def _cache_dir(host: HostFacts) -> Iterable[Problem]:
         yield Problem(
             subject=str(cache.path),
             message=f"the compile cache cannot be {cache.path}: {cache.existing} is no directory",
-            fix=f"move {cache.existing} away",
+            fix=f"set TORCHINDUCTOR_CACHE_DIR to a directory of your own, or move {cache.existing} away",
         )
     elif cache.existing == cache.path and cache.owner != host.user:
         yield Problem(

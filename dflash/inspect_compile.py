@@ -15,9 +15,12 @@ from dflash.console import quiet_libraries
 
 def inspect_compile(config: Config | None) -> list[Preflight]:
     """Run the checks at each moment, in this process."""
+    host = host_findings()
+    if any(finding.id == "DFL002" for finding in host):  # torch makes that directory while it is imported
+        return [Preflight.before_torch(host)]
     policy.prepare_environment()
     policy.apply()
-    results = [check("torch alone", tries=False, more=host_findings())]
+    results = [check("torch alone", tries=False, more=host)]
     quiet_libraries()
     import torch
 

@@ -24,16 +24,16 @@ def preflight(
     from dflash.inspect_compile import inspect_compile
 
     results = inspect_compile(resolved)
+    gravest = max(results, key=lambda result: result.exit_code)
     if as_json:
-        broken = any(result.findings for result in results)
         stages = [result.document() for result in results]
-        print(json.dumps({"schema": 1, "status": "fail" if broken else "pass", "stages": stages}))
+        print(json.dumps({"schema": 1, "status": gravest.status, "stages": stages}))
     else:
         from dflash.compile.preflight import render
 
         for result in results:
             print(render(result), end="")
-    return max(result.exit_code for result in results)
+    return gravest.exit_code
 
 
 def warmup(

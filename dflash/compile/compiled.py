@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from dflash.errors import RunError
 
@@ -29,25 +30,33 @@ class RecompileError(RunError):
 
 
 def compile_function(function: Callable[..., Result], *, backend: str = "inductor") -> Callable[..., Result]:
-    """``function`` compiled as one graph a shape.
+    """``function`` (a module or another callable will do) compiled as one graph a shape.
 
     Raises (when called):
         RecompileError: compiling is forbidden by now and the call needs a new graph, or the limit is hit.
     """
     compiled = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
-    parameters = tuple(inspect.signature(function).parameters)
+    name = getattr(function, "__name__", type(function).__name__)
 
-    @functools.wraps(function)
+    @functools.wraps(function, updated=())  # a module's attributes are not ours
     def call(*args: Any, **kwargs: Any) -> Result:
         try:
             return compiled(*args, **kwargs)
         except Exception as error:
             if not is_surprise(error):
                 raise
-            described = describe(dict(zip(parameters, args, strict=False)) | kwargs)
-            raise RecompileError(explain(function.__name__, str(error), described)) from error
+            described = describe(_by_name(function, args, kwargs))
+            raise RecompileError(explain(name, str(error), described)) from error
 
     return call
+
+
+def _by_name(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    try:
+        signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
+    except ValueError:  # torch's own functions have none
+        return {"args": args} | kwargs
+    return signature.bind(*args, **kwargs).arguments
 
 
 def is_surprise(error: Exception) -> bool:
@@ -71,11 +80,12 @@ def explain(name: str, torch_says: str, described: str) -> str:
 
 
 def describe(arguments: dict[str, Any]) -> str:
-    """Shape, dtype and device of each tensor argument."""
+    """Shape, dtype and device of each tensor argument, those in lists, tuples and dictionaries too."""
     tensors = [
-        f"{name} {list(value.shape)} {str(value.dtype).removeprefix('torch.')} {value.device}"
+        f"{name}{keystr(path)} {list(value.shape)} {str(value.dtype).removeprefix('torch.')} {value.device}"
         + (" grad" if value.requires_grad else "")
-        for name, value in arguments.items()
+        for name, argument in arguments.items()
+        for path, value in tree_flatten_with_path(argument)[0]
         if isinstance(value, Tensor)
     ]
     more = f", {len(tensors) - SHOWN} more" if len(tensors) > SHOWN else ""

@@ -170,7 +170,7 @@ def apply(policy: Policy = POLICY) -> None:
 
 
 class PolicyThread(threading.Thread):
-    """A thread that applies its ``policy`` before its target runs; set another one, with more room, before the start."""
+    """A thread that applies its ``policy`` before its target runs; one with more room is set before the start."""
 
     policy: Policy = POLICY
 

@@ -2,23 +2,27 @@
 
 In: the policy and how many graphs a run needs. Out: ``Preflight``: what is broken (findings), what is a hazard of this
 torch and handled, what was repaired. Static checks take under a millisecond and run in any thread; the tries of
-``behaviour.py`` run once, in the main thread, before others exist.
+``behaviour.py`` run once, in the main thread, before others exist. torch is imported by ``check`` alone: where its
+cache directory cannot be made, importing it fails.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dflash.compile.behaviour import Hazard, try_out
 from dflash.compile.checks import BEHAVIOUR_CHECKS, STATE_CHECKS
 from dflash.compile.machine import CHECKS as MACHINE_CHECKS
 from dflash.compile.machine import look_at_machine
 from dflash.compile.policy import POLICY, Policy
-from dflash.compile.state import look, repair
 from envguard.errors import CRASHED, FINDINGS, OK, CheckCrashed, ToolError, UsageError
 from envguard.findings import Finding, run_checks
+
+if TYPE_CHECKING:
+    from dflash.compile.behaviour import Hazard
+
+STATUS = {OK: "pass", FINDINGS: "fail", CRASHED: "error"}
 
 
 class PreflightError(ToolError):
@@ -40,6 +44,16 @@ class Preflight:
     """Hazards that this torch does not have."""
     repaired: tuple[str, ...]
 
+    @classmethod
+    def before_torch(cls, findings: tuple[Finding, ...]) -> Preflight:
+        """Where torch cannot even be imported."""
+        return cls(stage="before torch", torch="not imported", findings=findings, handled=(), absent=(), repaired=())
+
+    @property
+    def status(self) -> str:
+        """One of "pass", "fail" or "error", as the exit code."""
+        return STATUS[self.exit_code]
+
     @property
     def exit_code(self) -> int:
         """0, 1 where something is broken, 3 where something could not be judged."""
@@ -51,7 +65,7 @@ class Preflight:
         return {
             "stage": self.stage,
             "torch": self.torch,
-            "status": {OK: "pass", FINDINGS: "fail"}.get(self.exit_code, "error"),
+            "status": self.status,
             "findings": [
                 {"id": f.id, "status": f.status, "subject": f.subject, "message": f.message, "fix": f.fix}
                 for f in self.findings
@@ -80,14 +94,24 @@ def check(
 
     Raises:
         UsageError: ``tries`` after ``forbid_recompiles``: they compile.
+        CheckCrashed: this torch lacks something that is read, or another thread gives no answer.
     """
     import torch
 
-    state = look(policy, needed_graphs)
+    from dflash.compile.behaviour import try_out
+    from dflash.compile.state import look, repair
+
+    try:
+        state = look(policy, needed_graphs)
+    except AttributeError as error:  # of torch's own names, none of them public
+        raise CheckCrashed(
+            f"preflight ({stage}): torch {torch.__version__} keeps its compile state elsewhere ({error}): "
+            f"the answer is unknown; use a release that docs/LOG.md has results of"
+        ) from error
     if tries and state.stance == "fail_on_recompile":
         raise UsageError(
-            f"preflight ({stage}): its tries compile, which forbid_recompiles has forbidden: check before that, or with "
-            f"tries=False"
+            f"preflight ({stage}): its tries compile, which is forbidden by now: check before forbid_recompiles, "
+            f"or with tries=False"
         )
     repaired = repair(state, policy) if may_repair else ()
     if repaired:
@@ -141,5 +165,6 @@ def render(result: Preflight) -> str:
         lines += [f"  {finding.status:<8}  {finding.id}  {finding.message}", f"                    fix: {finding.fix}"]
     lines += [f"  handled   {h.id}  {h.name}: {h.found}; handled by {h.handled_by}" for h in result.handled]
     lines += [f"  absent    {h.id}  {h.name}: {h.found}" for h in result.absent]
-    lines.append("  broken: " + (f"{len(result.findings)} findings" if result.findings else "nothing"))
+    count = len(result.findings)
+    lines.append(f"  broken: {count} finding{'s' * (count > 1)}" if count else "  broken: nothing")
     return "\n".join(lines) + "\n"

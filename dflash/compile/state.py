@@ -38,7 +38,7 @@ EAGER_SETTINGS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     ("suppress_errors", False, ("TORCHDYNAMO_SUPPRESS_ERRORS",)),
     ("error_on_nested_fx_trace", True, ()),
 )
-"""Setting of Dynamo, its sound value, and the variables that set it (where CMP014 tells of one, it is not told twice)."""
+"""Setting of Dynamo, its sound value, and the variables that set it (what CMP014 tells is not told twice)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +113,8 @@ def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
         eager_settings=tuple(
             (name, getattr(config, name))
             for name, sound, variables in EAGER_SETTINGS
-            if getattr(config, name, sound) != sound and not any(is_on(variable, os.environ.get(variable, "")) for variable in variables)
+            if getattr(config, name, sound) != sound
+            and not any(is_on(variable, os.environ.get(variable, "")) for variable in variables)
         ),
         recompile_limit=min(config.recompile_limit, config.accumulated_recompile_limit),
         needed_graphs=needed_graphs,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -125,3 +127,31 @@ def test_errors_of_the_function_itself_pass_unchanged() -> None:
 def test_many_arguments_are_cut() -> None:
     message = explain("f", "torch.compile stance is 'fail_on_recompile'\n  - 0/0: a\n  - 0/1: a\n  - 0/0: b", "x [1]")
     assert "a; b; called with x [1]" in message
+
+
+class Doubler:
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "begins", "names"),
+    [
+        (nn.Linear(4, 4), lambda n: (torch.ones(n, 4),), "Linear: ", "input [3, 4]"),
+        (Doubler(), lambda n: (torch.ones(n, 4),), "Doubler: ", "x [3, 4]"),
+        (functools.partial(torch.add, torch.ones(1)), lambda n: (torch.ones(n, 4),), "partial: ", "args[0] [3, 4]"),
+        (lambda *xs: xs[0] + xs[1], lambda n: (torch.ones(n, 4),) * 2, "<lambda>: ", "xs[0] [3, 4] float32 cpu, xs[1]"),
+        (lambda d: d["x"] + 1, lambda n: ({"x": torch.ones(n, 4)},), "<lambda>: ", "d['x'] [3, 4]"),
+    ],
+    ids=["module", "object", "partial", "many", "dictionary"],
+)
+def test_whatever_is_compiled_is_named_with_the_shapes_of_its_tensors(
+    function: Callable[..., Tensor], arguments: Callable[[int], tuple[object, ...]], begins: str, names: str
+) -> None:
+    compiled = compile_function(function, backend="aot_eager")
+    compiled(*arguments(2))
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError) as raised:
+        compiled(*arguments(3))
+    assert str(raised.value).startswith(begins)
+    assert names in str(raised.value)

@@ -92,6 +92,12 @@ def test_a_try_whose_other_thread_never_came_far_enough_is_no_answer(monkeypatch
         behaviour._inductor_has_traced()
 
 
+def test_a_torch_that_keeps_its_state_elsewhere_is_told_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(tracing, "CURRENT_PATCHER")
+    with pytest.raises(CheckCrashed, match=r"torch .* elsewhere \(.*'CURRENT_PATCHER'\)"):
+        preflight.check()
+
+
 @contextmanager
 def leaked_flag() -> Iterator[None]:
     set_flag(True)
@@ -231,9 +237,7 @@ def test_a_switch_of_the_environment_is_found(monkeypatch: pytest.MonkeyPatch, v
 @pytest.mark.parametrize(
     ("variable", "setting"), [("TORCHDYNAMO_SUPPRESS_ERRORS", "suppress_errors"), ("TORCHDYNAMO_DISABLE", "disable")]
 )
-def test_a_switch_that_reads_as_off_hides_nothing(
-    monkeypatch: pytest.MonkeyPatch, variable: str, setting: str
-) -> None:
+def test_a_switch_that_reads_as_off_hides_nothing(monkeypatch: pytest.MonkeyPatch, variable: str, setting: str) -> None:
     """torch takes any text of TORCHDYNAMO_SUPPRESS_ERRORS for yes, 0 too; of the others 0 is no."""
     monkeypatch.setenv(variable, "0")
     with torch._dynamo.config.patch({setting: True}):
@@ -575,3 +579,27 @@ def test_the_command_fails_with_the_remedy() -> None:
     assert "CMP014" in done.stdout
     assert "unset TORCH_COMPILE_DISABLE" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_cache_directory_that_torch_cannot_make_is_a_finding_with_its_remedy() -> None:
+    """torch makes it while it is imported, and raises."""
+    done = run_preflight("", "--json", TORCHINDUCTOR_CACHE_DIR=__file__ + "/cache")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert document["status"] == "fail"
+    [stage] = document["stages"]
+    assert [finding["id"] for finding in stage["findings"]] == ["DFL002"]
+    assert "TORCHINDUCTOR_CACHE_DIR" in stage["findings"][0]["fix"]
+
+
+def test_what_could_not_be_judged_is_the_status_of_the_document() -> None:
+    """A check that crashes in the first stage outweighs one that fails."""
+    code = (
+        "from envguard.frozen import replace\n"
+        "from dflash import doctor\n"
+        "broken = replace(next(c for c in doctor.CHECKS if c.id == 'DFL001'), run=lambda host: 1 / 0)\n"
+        "doctor.CHECKS = (broken, *(c for c in doctor.CHECKS if c.id == 'DFL002'))"
+    )
+    done = run_preflight(code, "--json", TORCHINDUCTOR_CACHE_DIR=__file__ + "/cache")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["status"] == "error"

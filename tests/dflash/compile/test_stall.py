@@ -122,7 +122,7 @@ def test_it_is_called_once_and_an_exception_passes_through() -> None:
 def test_a_time_that_no_clock_can_wait_is_refused_before_anything_starts(seconds: float) -> None:
     stalls: list[str] = []
     with (
-        pytest.raises(ConfigError, match="watch_stall: got .* seconds"),
+        pytest.raises(ConfigError, match=r"watch_stall: got .* seconds"),
         watch_stall("work", seconds, lambda message, stacks: stalls.append(message)),
     ):
         pass
