@@ -22,6 +22,6 @@ def hold_accumulators(parameters: Iterable[Tensor]) -> tuple[Any, ...]:
 
     It keeps the leaves alive too.
     """
-    with torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad():
         nodes = [leaf.view_as(leaf).grad_fn for leaf in parameters if leaf.requires_grad and leaf.is_leaf]
     return tuple(node.next_functions[0][0] for node in nodes if node is not None)

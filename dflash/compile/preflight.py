@@ -8,6 +8,7 @@ cache directory cannot be made, importing it fails.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ from envguard.findings import Finding, run_checks
 
 if TYPE_CHECKING:
     from dflash.compile.behaviour import Hazard
+
+_judging = threading.Lock()
 
 STATUS = {OK: "pass", FINDINGS: "fail", CRASHED: "error"}
 
@@ -87,7 +90,7 @@ def check(
     may_repair: bool = True,
     more: Sequence[Finding] = (),
 ) -> Preflight:
-    """Judge this process and thread.
+    """Judge this process and thread; one thread at a time, since the tries of one would break those of another.
 
     ``tries`` runs the experiments too, unless the state is broken already; without it the call is cheap and fit for
     any thread. ``more``: findings of others to report along.
@@ -96,6 +99,13 @@ def check(
         UsageError: ``tries`` after ``forbid_recompiles``: they compile.
         CheckCrashed: this torch lacks something that is read, or another thread gives no answer.
     """
+    with _judging:
+        return _judge(stage, policy, needed_graphs, tries, may_repair, more)
+
+
+def _judge(
+    stage: str, policy: Policy, needed_graphs: int, tries: bool, may_repair: bool, more: Sequence[Finding]
+) -> Preflight:
     import torch
 
     from dflash.compile.behaviour import try_out

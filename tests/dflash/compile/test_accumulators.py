@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,10 @@ def test_accumulators_are_those_that_a_backward_uses() -> None:
     assert held.variable is linear.weight
     graph = linear(torch.ones(1, 2)).grad_fn
     assert held in [node for node, _ in graph.next_functions[2][0].next_functions]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_callers_grad_mode_does_not_matter(mode: Callable[[], AbstractContextManager[object]]) -> None:
+    linear = torch.nn.Linear(2, 2)
+    with mode():
+        assert len(hold_accumulators(linear.parameters())) == 2

@@ -83,6 +83,41 @@ def test_tries_after_compiling_is_forbidden_are_refused_and_the_rest_still_runs(
     assert preflight.check(tries=False).findings == ()
 
 
+TOGETHER = """
+import threading
+from dflash.compile import policy
+import torch
+policy.apply()
+from dflash.compile import dense, preflight
+
+dense.install_tripwire()
+preflight.check()
+said = []
+
+def judge():
+    try:
+        result = preflight.check()
+    except Exception as error:
+        said.append(repr(error))
+    else:
+        said.append([*[finding.id for finding in result.findings], *result.repaired])
+
+for _ in range(4):
+    threads = [threading.Thread(target=judge) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+print([each for each in said if each], len(said), preflight.check(tries=False).repaired)
+"""
+
+
+def test_threads_that_check_together_do_not_break_one_another() -> None:
+    done = subprocess.run([sys.executable, "-c", TOGETHER], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] 12 ()"
+    assert done.stderr == ""
+
+
 def test_a_try_whose_other_thread_never_came_far_enough_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(behaviour, "PATIENCE", 0.2)
     monkeypatch.setattr(tracing, "symbolic_trace", lambda function: None)
