@@ -1,6 +1,6 @@
 """The one place that owns torch.compile: its settings, its warm-up, its cache and the account of hits and misses.
 
-Any torch program can use it; nothing below needs the rest of dflash. In this order, in the main thread::
+Any torch program can use it (``docs/compile.md``); nothing below needs the rest of dflash. In the main thread::
 
     from dflash.compile import policy
     policy.prepare_environment()                    # before torch is imported
