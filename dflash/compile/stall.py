@@ -86,7 +86,8 @@ class _Watch:
 
     def _message(self) -> str:
         return (
-            f"{self.what}: no progress for {self.seconds:g} s; see the stacks of all threads (a run has them in log.txt). "
-            f"A thread that waits for torch's compile_lock or in _engine_run_backward is a deadlock: apply dflash.compile.policy in "
-            f"every thread, or run one process a GPU; a slow machine needs a larger compile.stall_seconds"
+            f"{self.what}: no progress for {self.seconds:g} s; see the stacks of all threads (a run: in log.txt)"
+            f". A thread that waits for torch's compile_lock or in _engine_run_backward is a deadlock: apply "
+            f"dflash.compile.policy in every thread, or run one process a GPU; a slow machine needs a larger "
+            f"compile.stall_seconds"
         )
