@@ -1,4 +1,4 @@
-"""Torch's settings, stance and tripwire are the process's: every test here leaves them as it found them."""
+"""Torch's settings, stance, frame override and tripwire are the process's: every test leaves them as it found them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ def _torch_as_it_was() -> Iterator[None]:
         )
     )
     yield
+    override = torch._C._dynamo.eval_frame
+    override.set_eval_frame_override(override._EvalFrameOverride.NONE)  # overlapping calls of two threads leave it set
     torch.compiler.set_stance("default")
     dense.remove_tripwire()
     for line in found.lines:
