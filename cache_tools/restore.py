@@ -68,7 +68,7 @@ def execute(plan: RestorePlan, *, force: bool = False, on_progress: Progress | N
         sweep_staging(plan.target, plan.target.name)
         if not plan.whole and not any(action in (Action.ADD, Action.REPAIR) for action, _ in plan.actions):
             return _result(plan, Counter(), 0)
-        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fsops.make_dirs(where, mode=0o700)
         with staging_directory(where, plan.target.name) as staging:
             try:
                 written = _stage(plan, staging, on_progress)

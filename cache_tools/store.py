@@ -34,7 +34,7 @@ from cache_tools.manifest import ID, Manifest
 from cache_tools.packs import LARGE, PackIndex, PackReader
 from cache_tools.plainfile import read_plain
 from cache_tools.sharing import file_mode
-from envguard import atomic
+from envguard import atomic, fsops
 from envguard.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -336,12 +336,11 @@ def create_store(root: Path) -> Store:
         return open_store(root)
     if root.exists() and (not root.is_dir() or any(not _SKELETON.fullmatch(item.name) for item in root.iterdir())):
         raise UsageError(f"{root} exists and is not a cache store: give an empty or a new directory")
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fsops.make_dirs(root, mode=0o700)
     for name in ("blobs", "snapshots", "refs"):
         (root / name).mkdir(mode=0o700, exist_ok=True)
-    atomic.write_bytes(
-        root / "config.json", CONFIG, mode=file_mode(root / "blobs")
-    )  # last: its presence means complete
+    # Last: its presence means complete.
+    atomic.write_bytes(root / "config.json", CONFIG, mode=file_mode(root / "blobs"))
     return Store(root=root)
 
 

@@ -104,6 +104,9 @@ def _explain(program: str, error: Exception) -> int:
     if isinstance(error, OSError) and error.errno is not None:
         say(f"error: {describe_os_error(error)}")
         return FINDINGS
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error)):
+        say("error: this process gets no more memory or threads: see ulimit -v and -u, and the limits of its container")
+        return FINDINGS
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] not in OWN_PACKAGES:
         say(f"error: a package cannot be imported ({error}): the environment has drifted, run envguard doctor")
         return CRASHED

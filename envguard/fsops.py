@@ -7,6 +7,7 @@ It decides nothing about atomicity; see ``atomic.py``.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -197,6 +198,25 @@ def mkdir(path: str | Path, *, mode: int) -> None:
     """A new directory; ``FileExistsError`` if something is there."""
     _step("mkdir")
     os.mkdir(path, mode)
+
+
+def make_dirs(path: Path, *, mode: int) -> None:
+    """``mkdir -p`` that lasts: the parents of what is new are synced. Parents get the umask's mode, ``path`` ``mode``.
+
+    Raises:
+        OSError: as ``mkdir``; NotADirectoryError where a file is in the way.
+    """
+    missing = [path] if not path.is_dir() else []
+    while missing and not missing[-1].parent.is_dir() and missing[-1].parent != missing[-1]:
+        missing.append(missing[-1].parent)
+    for folder in reversed(missing):
+        try:
+            mkdir(folder, mode=mode if folder == path else 0o777)
+        except FileExistsError as error:
+            if not folder.is_dir():  # else another process was faster
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+        with contextlib.suppress(PermissionError):  # a folder that one may write and not read cannot be synced
+            fsync_dir(folder.parent)
 
 
 def remove_tree(path: str | Path) -> None:

@@ -175,6 +175,8 @@ def test_help_lists_only_what_exists() -> None:
         ("KeyboardInterrupt", 130, "interrupted"),
         ("ZeroDivisionError('x')", 3, "error: a bug in dflash (ZeroDivisionError: x)"),
         ("ModuleNotFoundError('No module named numpy', name='numpy')", 3, "error: a package cannot be imported"),
+        ("MemoryError()", 1, "error: this process gets no more memory or threads"),
+        ("RuntimeError('can\\'t start new thread')", 1, "error: this process gets no more memory or threads"),
         ("ToolError('one\\ntwo')", 1, "error: one\nerror: two"),
     ],
 )

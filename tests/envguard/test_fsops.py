@@ -55,3 +55,20 @@ def test_a_system_that_cannot_flush_is_no_error(tmp_path: Path, library: Failing
 def test_the_first_error_counts(tmp_path: Path, library: FailingLibrary) -> None:
     with pytest.raises(ValueError, match="first"):
         write_much(tmp_path, library, ValueError("first"))
+
+
+def test_new_directories_and_their_parents_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(fsops, "fsync_dir", synced.append)
+    fsops.make_dirs(tmp_path / "a" / "b" / "c", mode=0o700)
+    assert synced == [tmp_path, tmp_path / "a", tmp_path / "a" / "b"]
+    assert (tmp_path / "a" / "b" / "c").stat().st_mode & 0o777 == 0o700
+    fsops.make_dirs(tmp_path / "a" / "b" / "c", mode=0o700)
+    assert len(synced) == 3
+
+
+def test_a_file_in_the_way_of_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(NotADirectoryError) as caught:
+        fsops.make_dirs(tmp_path / "a" / "b", mode=0o700)
+    assert caught.value.filename == str(tmp_path / "a")
