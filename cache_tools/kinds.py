@@ -10,7 +10,10 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+import itertools
 import re
+
+from cache_tools.templates import hashed_texts
 
 
 class Kind(enum.StrEnum):
@@ -114,8 +117,7 @@ def is_torchs(path: str) -> bool:
 def is_self_named(path: str, kind: Kind) -> bool:
     """Whether torch named this file by a checksum of its content alone.
 
-    ``.cpp`` names also hash the compile command, and some templates of max-autotune add text to a ``.py`` name
-    (``select_algorithm.py``), which shows as a mismatch: torch writes such a file again when it is missing.
+    ``.cpp`` names also hash the compile command. For templates see ``templates.py``.
     """
     return kind in GRAPHS or (kind is Kind.SOURCE and path.endswith(".py"))
 
@@ -124,8 +126,11 @@ def name_matches(path: str, kind: Kind, data: bytes) -> bool:
     """Whether ``data`` hashes to the name of the self-named file at ``path``."""
     name = path.rpartition("/")[2]
     if kind is Kind.SOURCE:
+        text = data.decode("utf-8", errors="replace")
         # torch strips the *text*, so Unicode white space goes too.
-        return name == f"c{_base32(data.decode('utf-8', errors='replace').strip().encode())}.py"
+        return any(
+            name == f"c{_base32(each.encode())}.py" for each in itertools.chain((text.strip(),), hashed_texts(text))
+        )
     return name == _base32(data)
 
 
