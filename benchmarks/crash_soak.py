@@ -65,8 +65,8 @@ class Soak:
             shutil.rmtree(cache, ignore_errors=True)
         make_cache(cache, files=self.random.choice((12, 24, 60)), seed=self.random.randrange(1 << 30), mean_kb=3)
         if self.random.random() < 0.04:
-            (cache / "ab").mkdir(exist_ok=True)
-            (cache / "ab" / f"clarge{self.random.randrange(9)}.cpp").write_bytes(self.random.randbytes(5 << 20))
+            (cache / "odd").mkdir(exist_ok=True)  # streams into a pack of its own
+            (cache / "odd" / f"large{self.random.randrange(9)}.bin").write_bytes(self.random.randbytes(5 << 20))
         name = f"name{self.random.randrange(6)}"
 
         def take() -> None:

@@ -4,7 +4,7 @@ In: contents and their digests. Out: new packs, at ``commit``. What a store hold
 the pack was written or checked here and its file has not changed since, and is checked bit by bit elsewhere. A damaged
 pack is replaced once all that it should hold is intact in other packs; else it stays, for ``verify`` to name.
 Contents are compressed and written a batch at a time, by threads while the caller reads on, and by the caller when all
-threads have enough to do.
+threads have enough to do. Large ones stream into packs of their own, so that neither waits for the other.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cache_tools import blobs, stamps
 from cache_tools.errors import CorruptError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cache_tools.store import Store
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 BATCH_BYTES = 4 << 20
 """Of contents, compressed at once: without the interpreter's lock, for which small pieces would wait more than work."""
@@ -40,12 +41,12 @@ def workers() -> int:
 
 
 class BlobWriter:
-    """See ``Store.adding``; for one thread."""
+    """See ``Store.adding``; for one thread, except where it is said."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = store.root / "blobs"
-        self._packs = PackWriter(self._folder)
+        self._packs, self._large = PackWriter(self._folder), PackWriter(self._folder)
         self._batch: list[tuple[bytes, bytes]] = []
         self._batch_bytes = 0
         self._added: set[bytes] = set()
@@ -54,6 +55,7 @@ class BlobWriter:
         self._packing: list[Future[None]] = []
         self._turn = threading.Lock()
         """Of the one that appends to the pack."""
+        self._large_turn = threading.Lock()
         self._trusted: dict[str, stamps.Status] = {}
         self._bad: dict[str, set[bytes]] = {}
         """Pack → digests whose frames are damaged."""
@@ -79,17 +81,21 @@ class BlobWriter:
         return True
 
     def add_chunks(self, chunks: Iterator[bytes], digest: bytes, size: int) -> bool:
-        """``add`` for a content too large for memory.
+        """``add`` for a content too large for memory, from any thread.
 
         Raises:
             ValueError: the pieces come to something else; nothing was added.
         """
         if self.holds(digest):
             return False
-        with self._turn:
-            self._packs.add_chunks(digest, chunks, size)
+        with self._large_turn:
+            self._large.add_chunks(digest, chunks, size)
         self._added.add(digest)
         return True
+
+    def beside(self, job: Callable[[], Result]) -> Future[Result]:
+        """Let a helper do ``job``, which may add in pieces."""
+        return self._pool.submit(job)
 
     def _hand_over(self) -> None:
         """Let a helper pack the batch; pack it here if enough of them wait."""
@@ -119,7 +125,7 @@ class BlobWriter:
         for packing in self._packing:
             packing.result()
         superseded = self._rescue()
-        sealed = self._packs.seal()
+        sealed = [*self._packs.seal(), *self._large.seal()]
         superseded += self._unreadable()
         for pack in sealed:
             self._trusted[pack.name] = stamps.status_of(pack.stat())
@@ -140,6 +146,7 @@ class BlobWriter:
         """Remove what was not committed."""
         self._pool.shutdown(cancel_futures=True)
         self._packs.abandon()
+        self._large.abandon()
 
     def _check(self) -> set[bytes]:
         index = self._store.index

@@ -2,12 +2,13 @@
 
 In: entries of a scan, a ``BlobWriter``. Out: a ``Taken``: manifest entries, and why other files were left out. A file
 whose status is the remembered one and whose blob is held is not opened. Others are read once, in this thread; large
-ones in pieces, twice: for their digest, then if it is new. It makes nothing visible.
+ones by a helper, in pieces, twice: for their digest, then if it is new. It makes nothing visible.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import io
 import os
@@ -15,6 +16,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,23 +69,31 @@ def take(
     """Read ``wanted`` files of ``cache_dir`` into ``writer``; ``scanner`` looks at what is read."""
     known = stamps.read(stamps.file_stamp(store.root, cache_dir))
     total, done = sum(entry.size for entry in wanted), 0
+    results: list[ManifestEntry | str | Future[ManifestEntry | str]] = []
     entries: list[ManifestEntry] = []
     skipped: Counter[str] = Counter()
     reading = _Reading(writer, cache_dir, scanner)
     for entry in wanted:
-        result = _remembered(entry, known.get(entry.path), writer) or reading.keep(entry)
+        if remembered := _remembered(entry, known.get(entry.path), writer):
+            results.append(remembered)
+        elif entry.size >= LARGE:
+            results.append(writer.beside(functools.partial(reading.keep, entry)))
+        else:
+            results.append(reading.keep(entry))
+        done += entry.size
+        if on_progress:
+            on_progress(done, total)
+    for each in results:
+        result = each.result() if isinstance(each, Future) else each
         if isinstance(result, str):
             skipped[result] += 1
         else:
             entries.append(result)
-        done += entry.size
-        if on_progress:
-            on_progress(done, total)
     return Taken(
         entries=tuple(entries),
         read=reading.read,
         known=known,
-        blobs_written=reading.blobs_written,
+        blobs_written=len(reading.new),
         skipped=skipped,
     )
 
@@ -110,13 +120,14 @@ def _remembered(entry: Entry, row: list[int | str] | None, writer: BlobWriter) -
 
 
 class _Reading:
-    """Reads the files of one cache directory into one writer."""
+    """Reads the files of one cache directory into one writer; a large file in any thread."""
 
     def __init__(self, writer: BlobWriter, cache_dir: Path, scanner: Scanner | None) -> None:
         self._writer, self._cache_dir, self._scanner = writer, cache_dir, scanner
         self._roots = roots_of(cache_dir)
         self.read: dict[str, Status] = {}
-        self.blobs_written = 0
+        self.new: list[str] = []
+        """Paths whose content the store had not."""
 
     def keep(self, entry: Entry) -> ManifestEntry | str:
         """Store one file, or say why it is left out."""
@@ -213,7 +224,8 @@ class _Reading:
 
     def _kept(self, entry: Entry, digest: bytes, size: int, status: Status, *, new: bool) -> ManifestEntry:
         self.read[entry.path] = status
-        self.blobs_written += new
+        if new:
+            self.new.append(entry.path)
         return ManifestEntry(entry.path, entry.kind, size, digest.hex(), entry.executable)
 
 
