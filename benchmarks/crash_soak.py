@@ -65,8 +65,9 @@ class Soak:
             shutil.rmtree(cache, ignore_errors=True)
         make_cache(cache, files=self.random.choice((12, 24, 60)), seed=self.random.randrange(1 << 30), mean_kb=3)
         if self.random.random() < 0.04:
-            (cache / "odd").mkdir(exist_ok=True)  # streams into a pack of its own
-            (cache / "odd" / f"large{self.random.randrange(9)}.bin").write_bytes(self.random.randbytes(5 << 20))
+            folder = cache / "triton" / "0" / ("L" * 52)
+            folder.mkdir(exist_ok=True, parents=True)  # what is so large streams into a pack of its own
+            (folder / f"large{self.random.randrange(9)}.cubin").write_bytes(self.random.randbytes(5 << 20))
         name = f"name{self.random.randrange(6)}"
 
         def take() -> None:
