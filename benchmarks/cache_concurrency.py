@@ -28,8 +28,8 @@ from synthetic_cache import elf
 from cache_tools.errors import CorruptError
 from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
 from cache_tools.live import check_live
-from cache_tools.prune import Rules, plan_prune
 from cache_tools.prune import execute as prune
+from cache_tools.prune_plan import Rules, plan_prune
 from cache_tools.restore import execute as restore
 from cache_tools.restore import plan_restore
 from cache_tools.snapshot import snapshot

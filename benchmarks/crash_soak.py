@@ -28,8 +28,8 @@ from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
 from cache_tools.kinds import NOT_KEPT, kind_of
 from cache_tools.live import check_live
 from cache_tools.pins import pin
-from cache_tools.prune import Rules, plan_prune
 from cache_tools.prune import execute as prune
+from cache_tools.prune_plan import Rules, plan_prune
 from cache_tools.restore import execute as restore
 from cache_tools.restore import plan_restore
 from cache_tools.snapshot import snapshot

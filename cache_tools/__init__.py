@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cache_tools.pins import unpin as unpin
     from cache_tools.plan import best_match as best_match
     from cache_tools.plan import plan_restore as plan_restore
-    from cache_tools.prune import plan_prune as plan_prune
+    from cache_tools.prune_plan import plan_prune as plan_prune
     from cache_tools.restore import execute as execute
     from cache_tools.session import restored as restored
     from cache_tools.stable import stable_keys as stable_keys
@@ -50,7 +50,7 @@ _HOMES = {
     "unpin": "pins",
     "best_match": "plan",
     "plan_restore": "plan",
-    "plan_prune": "prune",
+    "plan_prune": "prune_plan",
     "execute": "restore",
     "explain_run": "explain",
     "Store": "store",

@@ -173,17 +173,17 @@ def prune_command(
     json: JsonOption = False,
 ) -> None:
     """Remove snapshots that no rule keeps, and the space they took; pinned ones and those in use stay."""
-    from cache_tools import paths, prune, prune_report, render, units
+    from cache_tools import paths, prune, prune_plan, prune_report, render, units
     from cache_tools.store import open_store
 
-    rules = prune.Rules(
+    rules = prune_plan.Rules(
         keep_last=keep_last,
         keep_within=units.seconds(keep_within) if keep_within is not None else None,
         max_size=units.size(max_size) if max_size is not None else None,
         grace=units.seconds(grace),
     )
     vault = open_store(store or paths.default_store_dir())
-    plan = prune.plan_prune(vault, rules)
+    plan = prune_plan.plan_prune(vault, rules)
     done = None if dry_run else prune.execute(plan, on_progress=render.ProgressLine("prune"))
     prune_report.print_prune(plan, done, json=json)
 

@@ -5,7 +5,8 @@ In: a ``PrunePlan`` and, unless it was a dry run, a ``PruneResult``. Out: one JS
 
 from __future__ import annotations
 
-from cache_tools.prune import Candidate, PrunePlan, PruneResult
+from cache_tools.prune import PruneResult
+from cache_tools.prune_plan import Candidate, PrunePlan
 from cache_tools.render import SHORT, emit_json, human_bytes, out
 from envguard.cliutil import say
 

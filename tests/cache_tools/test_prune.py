@@ -14,7 +14,8 @@ from cache_tools import blobs, lease, stamps
 from cache_tools.errors import CorruptError, StorageError
 from cache_tools.packs import PackWriter
 from cache_tools.pins import pin, unpin
-from cache_tools.prune import PrunePlan, Rules, execute, plan_prune
+from cache_tools.prune import execute
+from cache_tools.prune_plan import PrunePlan, Rules, plan_prune
 from cache_tools.restore import execute as restore
 from cache_tools.restore import plan_restore
 from cache_tools.snapshot import snapshot
