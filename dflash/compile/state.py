@@ -166,7 +166,7 @@ def _clear_flag() -> None:
 
 def _frame_override() -> bool:
     """One for the process; torch has no reader, so it is set and set back: only while no compiled call is going on."""
-    put: Callable[[Any], Any] | None = getattr(eval_frame, "set_eval_frame_override", None)  # torch 2.10 and later
+    put: Callable[[Any], Any] | None = getattr(eval_frame, "set_eval_frame_override", None)  # 2.15 has none
     if put is None:
         return False
     none = eval_frame._EvalFrameOverride.NONE

@@ -21,8 +21,9 @@ def _torch_as_it_was() -> Iterator[None]:
         )
     )
     yield
-    override = torch._C._dynamo.eval_frame
-    override.set_eval_frame_override(override._EvalFrameOverride.NONE)  # overlapping calls of two threads leave it set
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_eval_frame_override"):  # 2.15 has none; overlapping calls of two threads leave it set
+        frames.set_eval_frame_override(frames._EvalFrameOverride.NONE)
     torch.compiler.set_stance("default")
     dense.remove_tripwire()
     for line in found.lines:
