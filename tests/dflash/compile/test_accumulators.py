@@ -63,7 +63,7 @@ def share(how: str, seconds: float) -> subprocess.CompletedProcess[str]:
 def test_shared_parameters_hang_without_and_not_with_held_accumulators() -> None:
     hung = share("bare", 15)
     assert hung.returncode == 1
-    assert "Step.apply" in hung.stderr or "function.py" in hung.stderr
+    assert " in work" in hung.stderr  # on torch 2.15 the frame above is not one of Python's
     done = share("held", 200)
     assert done.stdout.strip() == "done", done.stderr
 

@@ -41,9 +41,11 @@ from torch._dynamo.utils import counters
 from dflash.compile import policy
 
 torch._C._ensureCUDADeviceGuardSet = lambda: None  # it segfaults where two threads compile without a GPU
-policy.apply()
-if sys.argv[2] == "without":
-    torch._dynamo.config.automatic_dynamic_shapes = True
+
+def prepare():
+    policy.apply()
+    if sys.argv[2] == "without":
+        torch._dynamo.config.automatic_dynamic_shapes = True
 
 def attend(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v).sin()
@@ -54,12 +56,17 @@ def step(number):
     leaves = [torch.randn(1, 2, 64 + 16 * number, 16, requires_grad=True) for _ in range(3)]
     compiled(*leaves).sum().backward()
 
+prepare()
 if sys.argv[1] == "serial":
     for number in range(4):
         step(number)
 else:
     start = threading.Barrier(4)
-    threads = [threading.Thread(target=lambda n: (start.wait(), step(n)), args=(3 - number,)) for number in range(4)]
+    def run(number):
+        prepare()
+        start.wait()
+        step(number)
+    threads = [threading.Thread(target=run, args=(3 - number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
