@@ -43,6 +43,8 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
     try:
         result = command(rest)
         sys.stdout.flush()
+        if result == INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
+            say("interrupted")
         return result if isinstance(result, int) else OK
     except BrokenPipeError:
         return _closed_pipe()

@@ -193,6 +193,16 @@ def test_what_a_command_raises_becomes_its_exit_code(raised: str, code: int, mes
         assert ("Traceback" in done.stderr) is (debug and code != 130)
 
 
+def test_ctrl_c_within_a_command_of_typer_is_told() -> None:
+    script = (
+        "import sys, typer\nfrom envguard.cliutil import run\napp = typer.Typer()\n@app.command()\n"
+        "def command():\n    raise KeyboardInterrupt\n"
+        "sys.exit(run('x', lambda given: app(args=given, standalone_mode=False), []))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_driver_that_refuses_is_named(host: HostFacts) -> None:
     assert ids(replace(host, gpu_problem="cuInit returned 999")) == ["DFL006"]
 
