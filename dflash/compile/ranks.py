@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 
-from dflash.compile.warmup import import_compiler
+from dflash.compile.warmup import start_compiler
 from dflash.errors import ConfigError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -38,12 +38,12 @@ def see_own_gpu(local_rank: int, environ: MutableMapping[str, str] = os.environ)
 def first_rank_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]:
     """Rank 0's block runs first, then all others' at once; every rank passes the barrier exactly once.
 
-    The others import the compiler while they wait.
+    The others start the compiler while they wait.
 
     An exception in rank 0's block leaves without the barrier, so that the others fail at it instead of compiling too.
     """
     if rank != 0:
-        import_compiler()
+        start_compiler()
         barrier()
     yield
     if rank == 0:

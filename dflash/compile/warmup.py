@@ -45,15 +45,29 @@ class Warmed:
         return f"graph {self.name}: {found}, {self.seconds:.1f} s ({self.hits} hits, {self.misses} misses)"
 
 
-def import_compiler() -> None:
-    """Import what torch imports only within its first compilation: some 300 modules, 3 s, even where the cache hits.
+def start_compiler() -> None:
+    """Do what torch otherwise does within its first compilation, whatever the graph and even where the cache hits.
 
-    Ranks that wait for another one's compiling do it meanwhile.
+    Some 300 imports, digests of torch's and triton's own sources (``torch_key`` and ``get_system`` of
+    torch/_inductor/codecache.py, part of every key), the names of the functions of nn/functional.py, a pool of
+    compiling processes: 4 s on a slow CPU. Ranks that wait for another one's compiling do it meanwhile. CUDA is
+    initialised where there is a GPU.
     """
-    import torch._inductor.compile_fx  # noqa: F401
     from torch._dynamo.backends.registry import lookup_backend
+    from torch._dynamo.funcname_cache import get_funcname
+    from torch._inductor.async_compile import maybe_warm_pool
+    from torch._inductor.codecache import CacheBase, torch_key
+    from torch._inductor.codegen.common import init_backend_registration
+    from torch.nn import functional
 
     lookup_backend("inductor")  # imports every backend that torch brings
+    maybe_warm_pool()
+    import torch._inductor.compile_fx  # noqa: F401
+
+    init_backend_registration()
+    torch_key()
+    CacheBase.get_system()
+    get_funcname(functional.__file__, 1)
 
 
 def warm_up(
@@ -65,7 +79,7 @@ def warm_up(
 ) -> tuple[Warmed, ...]:
     """Run every graph once, in order; ``on_stall`` is called where one takes longer than ``stall_seconds``."""
     warmed: list[Warmed] = []
-    import_compiler()
+    start_compiler()
     with (
         watch_stall("compiling", stall_seconds, on_stall) as beat,
         stage(f"compile {', '.join(graph.name for graph in graphs)}", steps=len(graphs)) as advance,
