@@ -90,13 +90,16 @@ with first_rank_first(rank, dist.barrier):
     [graph] = warm_up([Graph(name="step", run=run)], CompileWatch(Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])))
 dist.barrier()
 dist.destroy_process_group()
-print(json.dumps({"hits": graph.hits, "misses": graph.misses, "fx_misses": graph.fx_misses}))
+from torch._inductor.async_compile import AsyncCompile
+pools, threads = AsyncCompile.process_pool.cache_info().currsize, torch._inductor.config.compile_threads
+print(json.dumps({"hits": graph.hits, "misses": graph.misses, "fx_misses": graph.fx_misses, "pools": pools}))
+assert threads == 2, threads
 """
 
 
 @pytest.mark.slow
 def test_four_processes_compile_once(tmp_path: Path) -> None:
-    environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", RANK, str(rank), "4", str(tmp_path / "rendezvous")],
@@ -111,13 +114,16 @@ def test_four_processes_compile_once(tmp_path: Path) -> None:
     ended = [(*process.communicate(timeout=600), process.returncode) for process in ranks]
     assert [code for _, _, code in ended] == [0] * 4, [err for _, err, _ in ended]
     first, *others = [json.loads(out.splitlines()[-1]) for out, _, _ in ended]
-    assert first == {"hits": 0, "misses": 1, "fx_misses": 2}
-    assert others == [{"hits": 1, "misses": 0, "fx_misses": 0}] * 3
+    assert first == {"hits": 0, "misses": 1, "fx_misses": 2, "pools": 1}
+    assert others == [{"hits": 1, "misses": 0, "fx_misses": 0, "pools": 0}] * 3
 
 
-def test_rank_0_goes_first_and_each_rank_meets_the_barrier_once() -> None:
+def test_rank_0_goes_first_and_each_rank_meets_the_barrier_once(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
+    import torch._inductor.config as inductor
+
+    monkeypatch.setattr(inductor, "compile_threads", inductor.compile_threads)  # ranks are no threads: they share it
     barrier = threading.Barrier(3)
     order: list[int] = []
 
