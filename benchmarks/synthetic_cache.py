@@ -2,8 +2,8 @@
 
 In: a directory, a number of files and a seed. Out: files of the kinds, names and sizes that inductor and triton leave:
 for each kernel a triton folder (cubin, ptx, ttir, ttgir, llir, source, json, group) and its Python source, and for
-every dozen kernels a graph entry of a megabyte. Names that torch makes from the content are made from the content,
-shared objects are ELF files, so that nothing is left out of a snapshot. The text is random within templates.
+every two or three kernels a graph entry of a megabyte that holds their files too, as torch's do. Names that torch makes
+from the content are made from the content, shared objects are ELF files. The text is random within templates.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import base64
 import functools
 import hashlib
 import json
+import pickle
 import random
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 FILES_PER_KERNEL = 9
@@ -36,6 +38,23 @@ LINES = (
 """What kernels are written in: PTX, Triton's IR, Python, LLVM; numbered upwards, as compilers number."""
 
 
+@dataclass
+class TritonKernelArtifact:
+    """As torch pickles it."""
+
+    filename: str
+    payload: bytes
+
+
+@dataclass
+class TritonKernelArtifacts:
+    """As torch pickles it."""
+
+    kernel_hash: str
+    device: int
+    artifacts: list[TritonKernelArtifact]
+
+
 def make_cache(root: Path, files: int = 5_000, seed: int = 0, mean_kb: int = 70) -> tuple[int, int]:
     """Fill ``root`` with about ``files`` files of ``mean_kb`` on average; the files and bytes written."""
     source = random.Random(seed)
@@ -44,6 +63,7 @@ def make_cache(root: Path, files: int = 5_000, seed: int = 0, mean_kb: int = 70)
     kernels = int(files / (FILES_PER_KERNEL + 2 / KERNELS_PER_GRAPH))
     scale = mean_kb / 70
     due = 0.0
+    bundled: list[TritonKernelArtifacts] = []
 
     def put(path: str, data: bytes) -> None:
         nonlocal count, size
@@ -54,23 +74,32 @@ def make_cache(root: Path, files: int = 5_000, seed: int = 0, mean_kb: int = 70)
 
     for number in range(kernels):
         name = f"triton_{number}"
-        folder = f"triton/0/{_b32(f'{seed} {number}'.encode())}"
+        kernel = base64.b32encode(hashlib.sha256(f"{seed} {number}".encode()).digest())[:52].decode()
+        folder = f"triton/0/{kernel}"
+        artifacts: list[TritonKernelArtifact] = []
 
         def some(kb: float) -> bytes:
             return _text(source, text, int(kb * 1024 * scale * source.lognormvariate(-0.125, 0.5)))
 
-        put(f"{folder}/{name}.cubin", b"\x7fELF" + _machine_code(source, text, int(40_000 * scale)))
+        def both(filename: str, data: bytes) -> None:
+            put(f"{folder}/{filename}", data)  # noqa: B023 - called at once
+            artifacts.append(TritonKernelArtifact(filename, data))  # noqa: B023
+
+        both(f"{name}.cubin", b"\x7fELF" + _machine_code(source, text, int(40_000 * scale)))
         for suffix, kb in (("ptx", 80), ("llir", 60), ("ttgir", 18), ("ttir", 12), ("source", 10)):
-            put(f"{folder}/{name}.{suffix}", some(kb))
+            both(f"{name}.{suffix}", some(kb))
         children = {f"{name}.{suffix}": f"{root}/{folder}/{name}.{suffix}" for suffix in ("cubin", "ptx", "ttir")}
-        put(f"{folder}/{name}.json", json.dumps({"hash": _b32(some(1)), "num_warps": 4, "shared": number}).encode())
-        put(f"{folder}/__grp__{name}.json", json.dumps({"child_paths": children}).encode())
+        both(f"{name}.json", json.dumps({"hash": _b32(some(1)), "num_warps": 4, "shared": number}).encode())
+        both(f"__grp__{name}.json", json.dumps({"child_paths": children}).encode())
+        bundled.append(TritonKernelArtifacts(kernel, 0, artifacts))
         code = some(8).strip()
         put(f"{_b32(code)[:2]}/c{_b32(code)}.py", code)
         due += 1 / KERNELS_PER_GRAPH
         while due >= 1:
             due -= 1
-            graph, joint = some(950), some(160)
+            graph = pickle.dumps({"source_code": some(380), "bundle": bundled}, protocol=4)
+            joint = some(160)
+            bundled = []
             key = _b32(graph[:512] + str(number).encode())
             put(f"fxgraph/{key[:2]}/f{key}/{_b32(graph)}", graph)
             put(f"aotautograd/a{key}/{_b32(joint)}", joint)

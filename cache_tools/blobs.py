@@ -24,9 +24,11 @@ PARAMETERS = zstandard.ZstdCompressionParameters.from_level(
     1, strategy=zstandard.STRATEGY_FAST, window_log=18, hash_log=12, min_match=7, write_content_size=True
 )
 """Level 1 with longer matches and a table that stays in the first cache: a tenth faster than level 1 and 4 % larger."""
+LARGE_PARAMETERS = zstandard.ZstdCompressionParameters.from_level(1, write_content_size=True)
+"""For contents of many megabytes, such as graph entries with their kernels: a larger table pays (a fifth smaller)."""
 SUFFIX = ".pack"
 MAX_WINDOW = 8 << 20
-"""Bytes of history that a frame may ask of its reader; ours ask for 256 KB."""
+"""Bytes of history that a frame may ask of its reader; ours ask for up to 512 KB."""
 _SKIPPABLE = bytes.fromhex("502a4d18")
 """The frame that readers of zstd skip (RFC 8878, 3.1.2)."""
 _ROW = struct.Struct("<32s32sQQ")
@@ -48,9 +50,9 @@ class Place(NamedTuple):
     frame_sha256: bytes
 
 
-def compressor() -> zstandard.ZstdCompressor:
+def compressor(*, large: bool = False) -> zstandard.ZstdCompressor:
     """A compressor for any number of contents; not to be shared among threads."""
-    return zstandard.ZstdCompressor(compression_params=PARAMETERS)
+    return zstandard.ZstdCompressor(compression_params=LARGE_PARAMETERS if large else PARAMETERS)
 
 
 def encode_index(rows: Iterable[tuple[bytes, bytes, int, int]]) -> tuple[str, bytes]:

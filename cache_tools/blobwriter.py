@@ -12,9 +12,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,6 +32,8 @@ Result = TypeVar("Result")
 
 BATCH_BYTES = 4 << 20
 """Of contents, compressed at once: without the interpreter's lock, for which small pieces would wait more than work."""
+_LARGE_PACKS = 2
+"""Large contents that are compressed at once: as many packs for each snapshot that has any."""
 _WAITING = 2
 """Batches that wait for a helper, so that none of them runs dry while the caller packs one."""
 
@@ -46,7 +49,12 @@ class BlobWriter:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._folder = store.root / "blobs"
-        self._packs, self._large = PackWriter(self._folder), PackWriter(self._folder)
+        self._packs = PackWriter(self._folder)
+        self._large = [PackWriter(self._folder) for _ in range(_LARGE_PACKS)]
+        self._free: queue.SimpleQueue[PackWriter] = queue.SimpleQueue()
+        """Those of ``_large`` that no thread appends to."""
+        for packs in self._large:
+            self._free.put(packs)
         self._batch: list[tuple[bytes, bytes]] = []
         self._batch_bytes = 0
         self._added: set[bytes] = set()
@@ -55,7 +63,6 @@ class BlobWriter:
         self._packing: list[Future[None]] = []
         self._turn = threading.Lock()
         """Of the one that appends to the pack."""
-        self._large_turn = threading.Lock()
         self._trusted: dict[str, stamps.Status] = {}
         self._bad: dict[str, set[bytes]] = {}
         """Pack → digests whose frames are damaged."""
@@ -80,18 +87,25 @@ class BlobWriter:
             self._hand_over()
         return True
 
-    def add_chunks(self, chunks: Iterator[bytes], digest: bytes, size: int) -> bool:
-        """``add`` for a content too large for memory, from any thread.
+    def add_chunks(self, chunks: Iterator[bytes], expected: Collection[bytes], size: int) -> bytes | None:
+        """``add`` for a content too large for memory, from any thread, which may come to several digests.
+
+        Returns:
+            The digest; None if one of those ``expected`` is held already.
 
         Raises:
             ValueError: the pieces come to something else; nothing was added.
         """
-        if self.holds(digest):
-            return False
-        with self._large_turn:
-            self._large.add_chunks(digest, chunks, size)
-        self._added.add(digest)
-        return True
+        if any(self.holds(digest) for digest in expected):
+            return None
+        packs = self._free.get()
+        try:
+            digest = packs.add_chunks(expected, chunks, size)
+        finally:
+            self._free.put(packs)
+        if digest:
+            self._added.add(digest)
+        return digest
 
     def beside(self, job: Callable[[], Result]) -> Future[Result]:
         """Let a helper do ``job``, which may add in pieces."""
@@ -125,7 +139,7 @@ class BlobWriter:
         for packing in self._packing:
             packing.result()
         superseded = self._rescue()
-        sealed = [*self._packs.seal(), *self._large.seal()]
+        sealed = [*self._packs.seal(), *(pack for packs in self._large for pack in packs.seal())]
         superseded += self._unreadable()
         for pack in sealed:
             self._trusted[pack.name] = stamps.status_of(pack.stat())
@@ -146,7 +160,8 @@ class BlobWriter:
         """Remove what was not committed."""
         self._pool.shutdown(cancel_futures=True)
         self._packs.abandon()
-        self._large.abandon()
+        for packs in self._large:
+            packs.abandon()
 
     def _check(self) -> set[bytes]:
         index = self._store.index

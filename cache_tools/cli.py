@@ -40,13 +40,16 @@ def snapshot_command(
     sign: Annotated[bool, typer.Option("--sign", help="Sign it, so that others may restore it.")] = False,
     key: KeyOption = None,
     secrets: SecretsOption = None,
+    all_kernels: Annotated[
+        bool, typer.Option("--all-kernels", help="Also keep the files of Triton kernels that graph entries hold.")
+    ] = False,
     store: StoreOption = None,
     json: JsonOption = False,
 ) -> None:
     """Keep the whole cache directory as a snapshot."""
     from cache_tools.commands import snapshot
 
-    snapshot(name, cache_dir, store, sign=sign, key=key, secrets=secrets, json=json)
+    snapshot(name, cache_dir, store, sign=sign, key=key, secrets=secrets, all_kernels=all_kernels, json=json)
 
 
 @app.command("restore")

@@ -22,6 +22,7 @@ def snapshot(
     sign: bool = False,
     key: Path | None = None,
     secrets: str | None = None,
+    all_kernels: bool = False,
     json: bool,
 ) -> None:
     """Keep the whole cache directory as a snapshot."""
@@ -45,6 +46,7 @@ def snapshot(
         name=name,
         fingerprint=observe(),
         scanner=scanner,
+        all_kernels=all_kernels,
         on_progress=render.ProgressLine(f"snapshot {name}"),
     )
     if signer:

@@ -1,12 +1,14 @@
 """Reading the files of a live cache into a store.
 
-In: entries of a scan, a ``BlobWriter``. Out: a ``Taken``: manifest entries, and why other files were left out. A file
-whose status is the remembered one and whose blob is held is not opened. Others are read once, in this thread; large
-ones by a helper, in pieces, twice: for their digest, then if it is new. It makes nothing visible.
+In: a cache directory, a ``BlobWriter``. Out: a ``Taken``: manifest entries, and why other files were left out. Kernels
+that a graph entry holds (bundled.py) are not even listed. A file whose status is the remembered one and whose blob is
+held is not opened. Others are read once, in this thread; large ones in pieces, by a helper, and twice (for their
+digest, then if it is new) where their name does not tell the digest. It makes nothing visible.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import hashlib
@@ -15,20 +17,21 @@ import os
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cache_tools import stamps
 from cache_tools.blobwriter import BlobWriter
+from cache_tools.bundled import folders_of, kernels_in, without_kernels
 from cache_tools.elf import elf_problem
-from cache_tools.kinds import GRAPHS, Kind, digest_matches, is_self_named, name_matches
+from cache_tools.kinds import GRAPHS, Kind, digest_matches, is_self_named, name_matches, named_digests
 from cache_tools.live import not_being_built
 from cache_tools.manifest import MAX_ENTRY_BYTES, ManifestEntry
 from cache_tools.packs import CHUNK, LARGE
 from cache_tools.relocate import is_group, roots_of, tokenise
-from cache_tools.scan import Entry
+from cache_tools.scan import Entry, Scan, scan
 from cache_tools.stamps import Status
 from cache_tools.store import Store
 from envguard.frozen import Frozen
@@ -41,6 +44,8 @@ RETRY_SECONDS = 0.02
 """Writers rename complete files into place, so a file that changes under us has settled by then."""
 _GONE = {errno.ENOENT: "vanished", errno.ENOTDIR: "vanished", errno.ELOOP: "link", errno.ENXIO: "not a file"}
 """What it means when a file that was listed cannot be opened; ENXIO: a socket."""
+_KERNELS = 6
+"""Where the stamp's row of a graph entry has its kernels; a row of an older edition ends before."""
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
 
@@ -54,48 +59,12 @@ class Taken(Frozen):
     """Path → the status that a file had all the while it was read; files that were not opened are not in it."""
     known: dict[str, list[int | str]]
     """What was remembered before."""
+    kernels_of: dict[str, frozenset[str]]
+    """Path of a graph entry that was taken → the Triton kernels it holds."""
+    passed_over: int
+    """Kernels whose files were left out since a graph entry that was taken holds them."""
     blobs_written: int
     skipped: Counter[str]
-
-
-def take(
-    store: Store,
-    writer: BlobWriter,
-    cache_dir: Path,
-    wanted: Sequence[Entry],
-    scanner: Scanner | None,
-    on_progress: Progress | None,
-) -> Taken:
-    """Read ``wanted`` files of ``cache_dir`` into ``writer``; ``scanner`` looks at what is read."""
-    known = stamps.read(stamps.file_stamp(store.root, cache_dir))
-    total, done = sum(entry.size for entry in wanted), 0
-    results: list[ManifestEntry | str | Future[ManifestEntry | str]] = []
-    entries: list[ManifestEntry] = []
-    skipped: Counter[str] = Counter()
-    reading = _Reading(writer, cache_dir, scanner)
-    for entry in wanted:
-        if remembered := _remembered(entry, known.get(entry.path), writer):
-            results.append(remembered)
-        elif entry.size >= LARGE:
-            results.append(writer.beside(functools.partial(reading.keep, entry)))
-        else:
-            results.append(reading.keep(entry))
-        done += entry.size
-        if on_progress:
-            on_progress(done, total)
-    for each in results:
-        result = each.result() if isinstance(each, Future) else each
-        if isinstance(result, str):
-            skipped[result] += 1
-        else:
-            entries.append(result)
-    return Taken(
-        entries=tuple(entries),
-        read=reading.read,
-        known=known,
-        blobs_written=len(reading.new),
-        skipped=skipped,
-    )
 
 
 def remember(store: Store, cache_dir: Path, present: Sequence[Entry], taken: Taken) -> None:
@@ -107,29 +76,126 @@ def remember(store: Store, cache_dir: Path, present: Sequence[Entry], taken: Tak
     for entry in taken.entries:
         if status := taken.read.get(entry.path):
             rows[entry.path] = [*status, entry.sha256, entry.size]
+            if entry.kind in GRAPHS:
+                rows[entry.path].append(",".join(sorted(taken.kernels_of[entry.path])))
     stamps.write(stamps.file_stamp(store.root, cache_dir), rows)
 
 
-def _remembered(entry: Entry, row: list[int | str] | None, writer: BlobWriter) -> ManifestEntry | None:
-    if row is None or tuple(row[:4]) != entry.status:
-        return None
-    digest, size = str(row[4]), int(row[5])
-    if not writer.holds(bytes.fromhex(digest)):
-        return None
-    return ManifestEntry(entry.path, entry.kind, size, digest, entry.executable)
-
-
-class _Reading:
+class Intake:
     """Reads the files of one cache directory into one writer; a large file in any thread."""
 
-    def __init__(self, writer: BlobWriter, cache_dir: Path, scanner: Scanner | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        writer: BlobWriter,
+        cache_dir: Path,
+        *,
+        scanner: Scanner | None = None,
+        only: frozenset[str] | None = None,
+        all_kernels: bool = False,
+    ) -> None:
+        """``only``: paths to take. ``all_kernels``: also those kernels that graph entries hold."""
         self._writer, self._cache_dir, self._scanner = writer, cache_dir, scanner
+        self._only, self._all_kernels = only, all_kernels
+        self._known = stamps.read(stamps.file_stamp(store.root, cache_dir))
         self._roots = roots_of(cache_dir)
-        self.read: dict[str, Status] = {}
-        self.new: list[str] = []
+        self._begun: dict[str, Future[ManifestEntry | str]] = {}
+        self._kernels: dict[str, frozenset[str]] = {}
+        self._held: set[str] = set()
+        """Folders of kernels that graph entries hold."""
+        self._passed_over = 0
+        self._looked_at: set[str] = set()
+        """Graph entries in which the scanner has looked for secrets."""
+        self._read: dict[str, Status] = {}
+        self._new: list[str] = []
         """Paths whose content the store had not."""
 
-    def keep(self, entry: Entry) -> ManifestEntry | str:
+    def scan(self) -> Scan:
+        """List the directory, but for the folders of kernels that graph entries hold; begin to read large entries."""
+        found = scan(self._cache_dir, on_graph=self._meet, pass_over=self._held.__contains__)
+        self._passed_over = found.passed_over
+        return found
+
+    def take(self, entries: Sequence[Entry], on_progress: Progress | None = None) -> Taken:
+        """Read ``entries`` of the scan. A kernel is left out only where a graph entry that is taken holds it."""
+        results = self._keep_all(entries, on_progress)
+        for job in [job for path, job in self._begun.items() if path not in results and not job.cancel()]:
+            job.result()  # of an entry that has gone since it was met
+        graphs = {path: names for path, names in self._kernels.items() if isinstance(results.get(path), ManifestEntry)}
+        kept = _folders(graphs.values())
+        if self._held - kept:  # an entry turned out to be damaged: its kernels are all there is of them
+            found = scan(self._cache_dir, pass_over=kept.__contains__)
+            self._passed_over = found.passed_over
+            more = [entry for entry in found.entries if entry.kind is Kind.TRITON and entry.path not in results]
+            results |= self._keep_all(more, None)
+        return Taken(
+            entries=tuple(each for path in sorted(results) if not isinstance(each := results[path], str)),
+            read=self._read,
+            known=self._known,
+            kernels_of=graphs,
+            passed_over=self._passed_over,
+            blobs_written=len(self._new),
+            skipped=Counter(each for each in results.values() if isinstance(each, str)),
+        )
+
+    def _meet(self, entry: Entry) -> None:
+        if (self._only is None or entry.path in self._only) and entry.path not in self._kernels:
+            self._begin(entry)
+            self._kernels[entry.path] = self._kernels_of(entry)
+            if self._only is None and not self._all_kernels:
+                self._held |= _folders([self._kernels[entry.path]])
+
+    def _kernels_of(self, entry: Entry) -> frozenset[str]:
+        """Looks for secrets on the way. None if the file cannot be read, which ``_keep`` judges."""
+        row = self._known.get(entry.path)
+        if row is not None and tuple(row[:4]) == entry.status and len(row) > _KERNELS:
+            return frozenset(str(row[_KERNELS]).split(",")) - {""}
+        with contextlib.suppress(OSError):
+            fd = _open(f"{self._cache_dir}/{entry.path}")
+            try:
+                text = without_kernels(lambda at, length: os.pread(fd, length, at), entry.size)
+                found = kernels_in(self._scanner.through(entry.path, entry.kind, text) if self._scanner else text)
+            finally:
+                os.close(fd)
+            self._looked_at.add(entry.path)
+            return found
+        return frozenset()
+
+    def _begin(self, entry: Entry) -> None:
+        """Let a helper read a large file from now on."""
+        if entry.size >= LARGE and entry.path not in self._begun and not self._remembered(entry):
+            self._begun[entry.path] = self._writer.beside(functools.partial(self._keep, entry))
+
+    def _keep_all(self, entries: Sequence[Entry], on_progress: Progress | None) -> dict[str, ManifestEntry | str]:
+        """Path → what ``_keep`` says; large files are the helpers' work, and this thread's once the others are done."""
+        total, done = sum(entry.size for entry in entries), 0
+        results: dict[str, ManifestEntry | str] = {}
+        for entry in entries:
+            self._begin(entry)
+        small = [entry for entry in entries if entry.path not in self._begun]
+        large = {entry.path: entry for entry in entries if entry.path in self._begun}
+        last_first = [large[path] for path in reversed(self._begun) if path in large]
+        for entry in (*small, *last_first):
+            job = self._begun.get(entry.path)
+            if job is not None and not job.cancel():
+                results[entry.path] = job.result()
+            else:
+                results[entry.path] = self._remembered(entry) or self._keep(entry)
+            done += entry.size
+            if on_progress:
+                on_progress(done, total)
+        return results
+
+    def _remembered(self, entry: Entry) -> ManifestEntry | None:
+        row = self._known.get(entry.path)
+        if row is None or tuple(row[:4]) != entry.status or (entry.kind in GRAPHS and len(row) <= _KERNELS):
+            return None
+        digest, size = str(row[4]), int(row[5])
+        if not self._writer.holds(bytes.fromhex(digest)):
+            return None
+        return ManifestEntry(entry.path, entry.kind, size, digest, entry.executable)
+
+    def _keep(self, entry: Entry) -> ManifestEntry | str:
         """Store one file, or say why it is left out."""
         if entry.size > MAX_ENTRY_BYTES:
             return "too large"
@@ -145,8 +211,7 @@ class _Reading:
             if attempt:
                 time.sleep(RETRY_SECONDS)
             try:
-                # NONBLOCK: what was a file when it was listed may be a pipe by now, which would wait for a writer.
-                fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                fd = _open(path)
             except OSError as error:
                 if reason := _GONE.get(error.errno or 0):
                     return reason
@@ -196,7 +261,7 @@ class _Reading:
         digest = hashlib.sha256(data).digest()
         if not _is_named_by(entry, digest):
             return "damaged"
-        if self._scanner:
+        if self._scanner and entry.path not in self._looked_at:
             self._scanner.look(entry.path, entry.kind, data)
         new = self._writer.add(data, digest)
         return self._kept(entry, digest, len(data), expected, new=new)
@@ -208,25 +273,52 @@ class _Reading:
             with os.fdopen(os.dup(fd), "rb") as handle:
                 if elf_problem(handle, size):
                     return "cut"
-        content = hashlib.sha256()
-        for chunk in self._scanner.through(entry.path, entry.kind, _chunks(fd)) if self._scanner else _chunks(fd):
-            content.update(chunk)
-        digest = content.digest()
+        try:
+            streamed = self._streamed(entry, fd, size)
+        except ValueError:  # it changed between two readings
+            return None
         if not _is_settled(fd, expected):
             return None
-        if not _is_named_by(entry, digest):
+        if streamed is None:
             return "damaged"
-        try:
-            new = self._writer.add_chunks(_chunks(fd), digest, size)
-        except ValueError:  # it changed between the two readings
+        digest, new = streamed
+        return self._kept(entry, digest, size, expected, new=new)
+
+    def _streamed(self, entry: Entry, fd: int, size: int) -> tuple[bytes, bool] | None:
+        """Digest, and whether the store had it not; None if it is not what the name says.
+
+        A graph entry's name tells the digest, so that one reading is enough where the store has it not.
+
+        Raises:
+            ValueError: two readings differ.
+        """
+        if entry.path in self._looked_at:
+            with contextlib.suppress(ValueError):
+                if digest := self._writer.add_chunks(_chunks(fd), named_digests(entry.path), size):
+                    return digest, True
+        scanner = None if entry.path in self._looked_at else self._scanner
+        content = hashlib.sha256()
+        for chunk in scanner.through(entry.path, entry.kind, _chunks(fd)) if scanner else _chunks(fd):
+            content.update(chunk)
+        digest = content.digest()
+        if not _is_named_by(entry, digest):
             return None
-        return self._kept(entry, digest, size, expected, new=new) if _is_settled(fd, expected) else None
+        return digest, self._writer.add_chunks(_chunks(fd), (digest,), size) is not None
 
     def _kept(self, entry: Entry, digest: bytes, size: int, status: Status, *, new: bool) -> ManifestEntry:
-        self.read[entry.path] = status
+        self._read[entry.path] = status
         if new:
-            self.new.append(entry.path)
+            self._new.append(entry.path)
         return ManifestEntry(entry.path, entry.kind, size, digest.hex(), entry.executable)
+
+
+def _folders(kernels: Iterable[frozenset[str]]) -> set[str]:
+    return {folder for names in kernels for name in names for folder in folders_of(name)}
+
+
+def _open(path: str) -> int:
+    # NONBLOCK: what was a file when it was listed may be a pipe by now, which would wait for a writer.
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _read(fd: int, size: int) -> bytes:

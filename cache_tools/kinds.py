@@ -43,7 +43,8 @@ NOT_KEPT = frozenset({Kind.LOCK, Kind.TEMP, Kind.HEADER})
 """Never part of a snapshot: state of one process, leftovers of failed writes, and host-specific compiler output."""
 
 GPU_KINDS = frozenset({Kind.TRITON, Kind.AUTOTUNE})
-"""Present exactly when something was compiled for a GPU: even bundled kernels are unpacked into ``triton/``."""
+"""In a live cache exactly when something was compiled for a GPU: torch unpacks bundled kernels into ``triton/``. A
+snapshot may lack them; its manifest counts the bundled ones."""
 
 GRAPHS = frozenset({Kind.FXGRAPH, Kind.AOTAUTOGRAD})
 """Pickles that torch finds by the key in the name of their folder, and executes."""
@@ -137,6 +138,14 @@ def name_matches(path: str, kind: Kind, data: bytes) -> bool:
 def digest_matches(path: str, digest: bytes) -> bool:
     """``name_matches`` for the pickles, whose name is their content's sha256 (``digest``)."""
     return path.rpartition("/")[2] == _encode(digest)
+
+
+def named_digests(path: str) -> tuple[bytes, ...]:
+    """The two digests that a pickle of this name can have: torch cuts the last bit off. None if it is no checksum."""
+    name = path.rpartition("/")[2]
+    if not SELF_NAME.fullmatch(name):
+        return ()
+    return tuple(base64.b32decode(f"{name}{last}====".upper()) for last in "aq")
 
 
 def _base32(data: bytes) -> str:

@@ -26,6 +26,7 @@ MAX_ENTRY_BYTES = 1 << 30
 MAX_ENTRIES = 1_000_000
 MAX_TOTAL_BYTES = 64 << 30
 """All files of a snapshot together: many small blobs that claim to be large are a bomb too."""
+MAX_KERNELS = 1_000_000
 MAX_FIELDS = 256
 MAX_PATH_PARTS = 16
 MAX_BUILD_MS = 7 * 24 * 3600 * 1000
@@ -36,6 +37,8 @@ _CREATED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 TEXT = re.compile(r"[\x20-\x7e]{1,256}")
 _KINDS = {kind.value: kind for kind in Kind if kind not in NOT_KEPT}
 _KEYS = {"build_ms", "compile_id", "created", "entries", "fingerprint", "format", "parent", "tool"}
+_OPTIONAL = {"kernels"}
+"""Absent where it would be 0."""
 
 
 class ManifestEntry(NamedTuple):
@@ -62,6 +65,8 @@ class Manifest(Frozen):
     """Name and version of the writer."""
     parent: str | None
     """Id of the snapshot that this one grew from."""
+    kernels: int = 0
+    """Triton kernels that its graph entries hold (bundled.py), whether or not their own files are entries."""
     build_ms: int | None = None
     """Milliseconds that compiling these entries took where they were made: what a restore saves; None if unknown."""
     entries: tuple[ManifestEntry, ...]
@@ -70,7 +75,7 @@ class Manifest(Frozen):
     @property
     def gpu_kernels(self) -> bool:
         """Whether something in it was compiled for a GPU."""
-        return any(entry.kind in GPU_KINDS for entry in self.entries)
+        return self.kernels > 0 or any(entry.kind in GPU_KINDS for entry in self.entries)
 
     @property
     def size(self) -> int:
@@ -104,6 +109,8 @@ def _encode(manifest: Manifest) -> bytes:
         "build_ms": manifest.build_ms,
         "entries": [],
     }
+    if manifest.kernels:
+        document["kernels"] = manifest.kernels
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     before, empty, after = text.partition('"entries":[]')  # no string can hold this: its quotes would be escaped
     return "".join((before, empty[:-1], ",".join(map(_entry_text, manifest.entries)), "]", after)).encode()
@@ -139,12 +146,13 @@ def differs_only_in_origin(data: bytes, manifest: Manifest, *, origin: str) -> b
         document = json.loads(data)
     except (ValueError, RecursionError):
         document = None
-    if not isinstance(document, dict) or document.keys() != _KEYS:
+    if not isinstance(document, dict) or document.keys() - _OPTIONAL != _KEYS:
         document = json.loads(to_bytes(from_bytes(data, origin=origin)))
     fingerprint = {"key_version": manifest.fingerprint.key_version, "values": dict(manifest.fingerprint.values)}
     return bool(
         document["fingerprint"] == fingerprint
         and document["compile_id"] == manifest.compile_id
+        and document.get("kernels", 0) == manifest.kernels
         and document["entries"] == [_entry_document(entry) for entry in manifest.entries]
     )
 
@@ -211,7 +219,7 @@ def _manifest(document: object) -> Manifest:
     fields = _object(document, "the document")
     if fields.get("format") != FORMAT or isinstance(fields["format"], bool):
         raise _Refused(f"format {fields.get('format')!r:.20} is unknown to this version, which reads {FORMAT}")
-    _exact_keys(fields, _KEYS, "the document")
+    _exact_keys(fields, _KEYS | (_OPTIONAL & fields.keys()), "the document")
     entries = fields["entries"]
     if not isinstance(entries, list) or len(entries) > MAX_ENTRIES:
         raise _Refused(f"entries must be a list of at most {MAX_ENTRIES}")
@@ -222,6 +230,7 @@ def _manifest(document: object) -> Manifest:
         tool=_text(fields["tool"], TEXT, "tool"),
         parent=None if fields["parent"] is None else _text(fields["parent"], ID, "parent"),
         build_ms=None if fields["build_ms"] is None else _milliseconds(fields["build_ms"]),
+        kernels=_count(fields["kernels"]) if "kernels" in fields else 0,
         entries=tuple(_entry(entry) for entry in entries),
     )
     _check_paths([entry.path for entry in manifest.entries])
@@ -306,6 +315,12 @@ def _moment(value: object) -> str:
 def _milliseconds(value: object) -> int:
     if type(value) is not int or not 0 <= value <= MAX_BUILD_MS:
         raise _Refused(f"build_ms is {value!r:.40}; allowed: 0 to {MAX_BUILD_MS}")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 < value <= MAX_KERNELS:
+        raise _Refused(f"kernels is {value!r:.40}; allowed: 1 to {MAX_KERNELS}, or no such key")
     return value
 
 

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -216,21 +216,21 @@ class PackWriter:
         self._append(digest, frame_sha256 or hashlib.sha256(frame).digest(), len(frame), size)
         return True
 
-    def add_chunks(self, digest: bytes, chunks: Iterator[bytes], size: int) -> bool:
-        """Append a large blob from pieces of its content, which must come to ``digest`` and ``size``.
+    def add_chunks(self, expected: Collection[bytes], chunks: Iterator[bytes], size: int) -> bytes | None:
+        """Append a large blob from pieces of its content, which must come to ``size`` and an ``expected`` digest.
 
         Returns:
-            False if this writer has it already.
+            The digest; None if this writer has one of them already.
 
         Raises:
             ValueError: the pieces come to something else; nothing was added.
         """
-        if digest in self.added:
-            return False
+        if not self.added.isdisjoint(expected):
+            return None
         self._write()
         start = self._length
         content, frame = hashlib.sha256(), hashlib.sha256()
-        stream = blobs.compressor().compressobj(size=size)
+        stream = blobs.compressor(large=True).compressobj(size=size)
         try:
             for part in _compressed(stream, chunks, content):
                 self._unwritten.append(part)
@@ -238,10 +238,11 @@ class PackWriter:
                 frame.update(part)
         except zstandard.ZstdError as error:  # more or fewer bytes than said
             raise self._undo(start, ValueError(str(error))) from error
-        if content.digest() != digest:
-            raise self._undo(start, ValueError("the content changed"))
+        digest = content.digest()
+        if digest not in expected:
+            raise self._undo(start, ValueError("the content is another one"))
         self._append(digest, frame.digest(), self._written - start, size)
-        return True
+        return digest
 
     def _undo(self, start: int, error: ValueError) -> ValueError:
         os.ftruncate(self._fd, start)

@@ -26,6 +26,7 @@ SAFE_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,255}")
 """What one part of a path may look like, in a cache that we keep and in a manifest that we believe."""
 SAFE_PATH = re.compile(rf"{SAFE_NAME.pattern.replace('$', '(?:/|$)')}(?:/{SAFE_NAME.pattern.replace('$', '(?:/|$)')})*")
 _name = operator.attrgetter("name")
+_GRAPH_FOLDERS = frozenset(kind.value for kind in GRAPHS)
 ATTEMPTS = 4
 RETRY_SECONDS = 0.05
 
@@ -51,6 +52,8 @@ class Scan(Frozen):
     """Reason → files: lock, temp, header, link, not a file, unsafe name, empty, vanished."""
     settled: bool = True
     """False if a writer was busy during each of the attempts: an entry may be missing, none is half."""
+    passed_over: int = 0
+    """Folders that were not listed."""
 
     @property
     def duplicates(self) -> dict[str, tuple[str, ...]]:
@@ -62,8 +65,16 @@ class Scan(Frozen):
         return {folder: tuple(paths) for folder, paths in folders.items() if len(paths) > 1}
 
 
-def scan(cache_dir: Path) -> Scan:
+def scan(
+    cache_dir: Path,
+    *,
+    on_graph: Callable[[Entry], object] | None = None,
+    pass_over: Callable[[str], bool] | None = None,
+) -> Scan:
     """List ``cache_dir``.
+
+    Graph entries come first, so that what ``on_graph`` learns from them can tell which folders to ``pass_over`` (called
+    with the relative path of each). Both may be called again for the same one.
 
     Raises:
         UsageError: it is not a directory or cannot be listed.
@@ -76,16 +87,37 @@ def scan(cache_dir: Path) -> Scan:
         folders = _Folders()
         entries: list[Entry] = []
         skipped: Counter[str] = Counter()
-        for path, status in walk(cache_dir, on_folder=folders.note):
+        passed_over = _PassedOver(pass_over)
+        for path, status in walk(cache_dir, on_folder=folders.note, pass_over=passed_over):
             verdict = _judge(path, status)
             if isinstance(verdict, Entry):
                 entries.append(verdict)
+                if on_graph and verdict.kind in GRAPHS:
+                    on_graph(verdict)
             else:
                 skipped[verdict] += 1
         if settled := not (skipped["vanished"] or folders.changed()):
             break
     entries.sort()  # by path, of which there are no two alike
-    return Scan(entries=tuple(entries), skipped={k: skipped[k] for k in sorted(skipped) if skipped[k]}, settled=settled)
+    return Scan(
+        entries=tuple(entries),
+        skipped={k: skipped[k] for k in sorted(skipped) if skipped[k]},
+        settled=settled,
+        passed_over=passed_over.count,
+    )
+
+
+class _PassedOver:
+    """Counts the folders that a rule passes over."""
+
+    def __init__(self, rule: Callable[[str], bool] | None) -> None:
+        self._rule = rule
+        self.count = 0
+
+    def __call__(self, folder: str) -> bool:
+        verdict = self._rule is not None and self._rule(folder)
+        self.count += verdict
+        return verdict
 
 
 class _Folders:
@@ -123,11 +155,15 @@ def _judge(path: str, status: os.stat_result | None) -> Entry | str:
 
 
 def walk(
-    root: Path, *, on_folder: Callable[[str], object] | None = None
+    root: Path,
+    *,
+    on_folder: Callable[[str], object] | None = None,
+    pass_over: Callable[[str], bool] | None = None,
 ) -> Iterator[tuple[str, os.stat_result | None]]:
     """Every non-directory under ``root`` with its own (not a link's) status; None when it went away meanwhile.
 
-    ``on_folder`` is called with the path of each directory before it is listed.
+    Graph entries come first. ``on_folder`` is called with the path of each directory before it is listed; those that
+    ``pass_over`` wants (relative path) are not.
 
     Raises:
         UsageError: a directory cannot be read; leaving its files out silently would look like a small cache.
@@ -150,8 +186,11 @@ def walk(
             path = f"{inside}/{item.name}" if inside else item.name
             try:
                 if item.is_dir(follow_symlinks=False):
-                    pending.append(path)
+                    if not (pass_over and pass_over(path)):
+                        pending.append(path)
                 else:
                     yield path, item.stat(follow_symlinks=False)
             except FileNotFoundError:
                 yield path, None
+        if not inside:
+            pending.sort(key=_GRAPH_FOLDERS.__contains__)  # the last is listed first

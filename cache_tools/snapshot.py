@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 from cache_tools import installed, stamps
 from cache_tools.errors import storage_errors
 from cache_tools.fingerprint import Fingerprint
-from cache_tools.intake import Progress, remember, take
+from cache_tools.intake import Intake, Progress, remember
 from cache_tools.kinds import is_torchs
 from cache_tools.manifest import TEXT, Manifest, differs_only_in_origin
-from cache_tools.scan import scan
 from cache_tools.store import Store
 from cache_tools.target import check_apart
 from cache_tools.trust import record_own
@@ -43,7 +42,8 @@ class SnapshotResult(Frozen):
     """Of all entries, uncompressed."""
     blobs_written: int
     skipped: Mapping[str, int]
-    """Reason → files left out; reasons of ``Scan`` and: not found, changing, being built, cut, damaged, too large."""
+    """Reason → files left out; reasons of ``Scan`` and: not found, changing, being built, cut, damaged, too large.
+    And how many kernels in graph entries: torch writes their files from the entry when it hits."""
 
 
 def snapshot(
@@ -57,12 +57,14 @@ def snapshot(
     parent: str | None = None,
     build_ms: int | None = None,
     scanner: Scanner | None = None,
+    all_kernels: bool = False,
     on_progress: Progress | None = None,
 ) -> SnapshotResult:
     """Snapshot ``cache_dir`` as ``name``; ``only``: relative paths to take, None for everything.
 
     ``build_ms`` is how long compiling them took, if known. ``parent`` is the snapshot that this one grew from; by
-    default the one that ``name`` stood for. ``scanner`` looks for secrets in what is read.
+    default the one that ``name`` stood for. ``scanner`` looks for secrets in what is read. ``all_kernels``: also keep
+    the files of Triton kernels that a graph entry holds; they are of use where another graph misses.
 
     Raises:
         SecretsError: ``scanner`` found some and its policy is to refuse; no snapshot is visible then.
@@ -74,17 +76,20 @@ def snapshot(
     if compile_id is not None and not TEXT.fullmatch(compile_id):
         raise UsageError(f"compile id {compile_id!r:.80} must be 1 to 256 printable ASCII characters")
     check_apart(store.root, {"the cache": cache_dir}, option="--store")
-    found = scan(cache_dir)
-    skipped = Counter(found.skipped)
-    if only is None and found.entries and not any(is_torchs(entry.path) for entry in found.entries):
-        raise UsageError(f"{cache_dir} holds nothing that torch.compile writes: give its cache directory")
-    wanted = [entry for entry in found.entries if only is None or entry.path in only]
-    if only is not None and (absent := len(only) - len(wanted)):
-        skipped["not found"] += absent
     with storage_errors(f"writing snapshot {name} to {store.root}"), store.adding() as writer:
+        intake = Intake(store, writer, cache_dir, scanner=scanner, only=only, all_kernels=all_kernels)
+        found = intake.scan()
+        skipped = Counter(found.skipped)
+        if only is None and found.entries and not any(is_torchs(entry.path) for entry in found.entries):
+            raise UsageError(f"{cache_dir} holds nothing that torch.compile writes: give its cache directory")
+        wanted = [entry for entry in found.entries if only is None or entry.path in only]
+        if only is not None and (absent := len(only) - len(wanted)):
+            skipped["not found"] += absent
         previous = store.read_ref(name) if store.ref_path(name).exists() else None
-        taken = take(store, writer, cache_dir, wanted, scanner, on_progress)
+        taken = intake.take(wanted, on_progress)
         skipped.update(taken.skipped)
+        if taken.passed_over:
+            skipped["kernels in graph entries"] = taken.passed_over
         if not taken.entries:
             raise UsageError(f"{cache_dir} holds nothing to snapshot: run the program that compiles first")
         content = Manifest(
@@ -94,6 +99,7 @@ def snapshot(
             tool=_tool(),
             parent=parent or previous,
             build_ms=build_ms,
+            kernels=len(frozenset().union(*taken.kernels_of.values())),
             entries=taken.entries,
         )
         writer.commit()

@@ -43,10 +43,13 @@ class Subject:
     entries: Mapping[str, Content] | None
     """None for an environment, which has none."""
 
+    bundled_kernels: int = 0
+    """Known of a snapshot only."""
+
     @property
     def gpu_kernels(self) -> bool:
         """Whether something in it was compiled for a GPU."""
-        return any(kind_of(path) in GPU_KINDS for path in self.entries or ())
+        return self.bundled_kernels > 0 or any(kind_of(path) in GPU_KINDS for path in self.entries or ())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +139,12 @@ def _snapshot(given: str, store: Store) -> Subject:
     id_ = store.resolve(given)
     manifest = store.read_manifest(id_)
     entries = {entry.path: Content(size=entry.size, sha256=entry.sha256) for entry in manifest.entries}
-    return Subject(title=f"snapshot {given} ({id_[:12]})", fingerprint=manifest.fingerprint, entries=entries)
+    return Subject(
+        title=f"snapshot {given} ({id_[:12]})",
+        fingerprint=manifest.fingerprint,
+        entries=entries,
+        bundled_kernels=manifest.kernels,
+    )
 
 
 def _run(path: Path) -> Subject:

@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 
 MARK = "@triton_heuristics.template("
-# torch writes all parameters, then this one of its own.
-_DEFINES = re.compile(r"((?:^[ ]*\w+ : tl\.constexpr = .+\n)*)^[ ]*INDEX_DTYPE : tl\.constexpr = ", re.MULTILINE)
-_DEFINE = re.compile(r"^[ ]*(\w+) : tl\.constexpr = (.+)$", re.MULTILINE)
-_LAUNCH = re.compile(r"^num_stages=(\d+),\nnum_warps=(\d+),$", re.MULTILINE)
+_OWN = "INDEX_DTYPE : tl.constexpr = "
+"""torch writes all parameters, a line each, then this one of its own."""
+_DEFINE = re.compile(r"[ ]*(\w+) : tl\.constexpr = (.+)")
+_LAUNCH = re.compile(r"\nnum_stages=(\d+),\nnum_warps=(\d+),\n")
 _PLAIN = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?|True|False|None|-?inf|nan")
 
 
@@ -27,12 +27,27 @@ def hashed_texts(text: str) -> Iterator[str]:
     """
     if MARK not in text:
         return
-    defines, launch = _DEFINES.search(text), _LAUNCH.search(text)
-    if defines is None or launch is None:
+    values, launch = _parameters(text), _LAUNCH.search(text)
+    if values is None or launch is None:
         return
-    values = dict(_DEFINE.findall(defines[1]))
     for show in (repr, str):
         parts = [
             f"{name}={value if _PLAIN.fullmatch(value) else show(value)}" for name, value in sorted(values.items())
         ]
         yield f"{text.strip()}||{'-'.join([*parts, f'num_stages={launch[1]}', f'num_warps={launch[2]}'])}-"
+
+
+def _parameters(text: str) -> dict[str, str] | None:
+    """Name and value of each line above torch's own parameter; None where there is no such one."""
+    own = text.find(_OWN)
+    end = text.rfind("\n", 0, own)
+    if own < 0 or text[end + 1 : own].strip(" "):
+        return None
+    values: dict[str, str] = {}
+    while end > 0:
+        begin = text.rfind("\n", 0, end)
+        if not (found := _DEFINE.fullmatch(text, begin + 1, end)):
+            break
+        values.setdefault(found[1], found[2])
+        end = begin
+    return values

@@ -80,7 +80,7 @@ class StoreConformance:
         assert len(BIG) > LARGE
         with vault.adding() as writer:
             chunks = (BIG[at : at + 100_000] for at in range(0, len(BIG), 100_000))
-            assert writer.add_chunks(chunks, digest(BIG), len(BIG))
+            assert writer.add_chunks(chunks, (digest(BIG),), len(BIG))
             writer.commit()
         found = list(self.again(vault).blob_chunks(digest(BIG).hex(), limit=len(BIG)))
         assert b"".join(found) == BIG
@@ -91,7 +91,7 @@ class StoreConformance:
         with vault.adding() as writer:
             writer.add(b"before", digest(b"before"))
             with pytest.raises(ValueError):  # noqa: PT011
-                writer.add_chunks(iter([BIG[:-4] + b"oops"[: 4 - len(change)], change]), digest(BIG), len(BIG))
+                writer.add_chunks(iter([BIG[:-4] + b"oops"[: 4 - len(change)], change]), (digest(BIG),), len(BIG))
             writer.add(b"after", digest(b"after"))
             writer.commit()
         store = self.again(vault)

@@ -12,7 +12,8 @@ import pytest
 from cache_tools import intake, manifest
 from cache_tools import snapshot as module
 from cache_tools.errors import CorruptError
-from cache_tools.scan import Scan, scan
+from cache_tools.kinds import GRAPHS
+from cache_tools.scan import Entry, Scan, scan
 from cache_tools.snapshot import snapshot
 from cache_tools.store import Store
 from cache_tools.verify import verify_store
@@ -21,28 +22,36 @@ from . import helpers
 
 HERE = helpers.fingerprint()
 SMALL, LARGE = helpers.SOURCE_CPP, "odd/large.bin"
+GRAPH_BYTES = b"pickled graph, and its kernels" * 200_000
+GRAPH = f"fxgraph/gr/fgraph/{helpers.b32(GRAPH_BYTES)}"
 
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     helpers.make_cache(tmp_path / "cache")
     helpers.write(tmp_path / "cache", LARGE, os.urandom(5 << 20))
+    helpers.write(tmp_path / "cache", GRAPH, GRAPH_BYTES)
     return tmp_path / "cache"
 
 
 def after_listing(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> None:
-    def listed(cache_dir: Path) -> Scan:
-        found = scan(cache_dir)
+    def listed(
+        cache_dir: Path, *, pass_over: Callable[[str], bool], on_graph: Callable[[Entry], object] | None = None
+    ) -> Scan:
+        found = scan(cache_dir, pass_over=pass_over)
         change()
+        for entry in found.entries if on_graph else ():
+            if entry.kind in GRAPHS and on_graph:
+                on_graph(entry)
         return found
 
-    monkeypatch.setattr(module, "scan", listed)
+    monkeypatch.setattr(intake, "scan", listed)
 
 
 @pytest.mark.parametrize(
     ("becomes", "reason"), [("link", "link"), ("folder", "not a file"), ("pipe", "not a file"), ("under", "vanished")]
 )
-@pytest.mark.parametrize("path", [SMALL, LARGE])
+@pytest.mark.parametrize("path", [SMALL, LARGE, GRAPH])
 def test_what_is_no_file_any_more_is_left_out(
     store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch, path: str, becomes: str, reason: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from cache_tools.errors import CorruptError
 from cache_tools.kinds import Kind
-from cache_tools.manifest import Manifest, ManifestEntry, from_bytes, id_of, to_bytes
+from cache_tools.manifest import Manifest, ManifestEntry, differs_only_in_origin, from_bytes, id_of, to_bytes
 
 from . import helpers
 
@@ -38,6 +38,17 @@ def test_round_trip_and_one_form_only() -> None:
     assert b" :" not in data
     assert from_bytes(data, origin="m") == example()
     assert id_of(data) == id_of(to_bytes(from_bytes(data, origin="m")))
+
+
+def test_kernels_are_told_only_where_there_are_some() -> None:
+    assert b"kernels" not in to_bytes(example())
+    some = example().__replace__(kernels=3)
+    assert from_bytes(to_bytes(some), origin="m") == some
+    assert some.gpu_kernels
+    assert not example().gpu_kernels
+    assert not differs_only_in_origin(to_bytes(some), example(), origin="m")
+    assert not differs_only_in_origin(to_bytes(example()), some, origin="m")
+    assert differs_only_in_origin(to_bytes(some), some.__replace__(build_ms=7), origin="m")
 
 
 Change = Callable[[dict[str, Any]], object]
@@ -85,6 +96,11 @@ HOSTILE: dict[str, Change] = {
     "unknown format": lambda document: document.update(format=2),
     "format as truth": lambda document: document.update(format=True),
     "extra key": lambda document: document.update(hook="rm"),
+    "no kernels": lambda document: document.update(kernels=0),
+    "fewer than no kernels": lambda document: document.update(kernels=-1),
+    "kernels as truth": lambda document: document.update(kernels=True),
+    "kernels without end": lambda document: document.update(kernels=1 << 60),
+    "kernels null": lambda document: document.update(kernels=None),
     "missing key": lambda document: document.pop("parent"),
     "parent no id": lambda document: document.update(parent="../x"),
     "created no time": lambda document: document.update(created="yesterday"),

@@ -92,7 +92,7 @@ def test_another_copy_takes_the_place_of_a_large_damaged_one(store: Store) -> No
     for number in range(2):
         writer = PackWriter(store.root / "blobs")
         writer.add(bytes([number]) * 32, b"other", 5)
-        writer.add_chunks(digest.digest(), iter([data]), len(data))
+        writer.add_chunks((digest.digest(),), iter([data]), len(data))
         writer.seal()
     place = store.index.places[digest.digest()]
     helpers.flip(store.root / "blobs" / place.pack, (place.offset + place.length // 2) * 8)

@@ -32,13 +32,13 @@ def cache(tmp_path: Path) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of caches that are opened for reading."""
     paths: list[str] = []
-    real = intake._Reading.keep
+    real = intake.Intake._keep
 
-    def keep(reading: intake._Reading, entry: Entry) -> object:
+    def keep(reading: intake.Intake, entry: Entry) -> object:
         paths.append(entry.path)
         return real(reading, entry)
 
-    monkeypatch.setattr(intake._Reading, "keep", keep)
+    monkeypatch.setattr(intake.Intake, "_keep", keep)
     return paths
 
 

@@ -1,0 +1,145 @@
+"""Triton kernels that a graph entry holds, whose files need not be kept a second time.
+
+In: a reader of a graph entry, or a path of a cache. Out: what the entry holds beside the contents of kernels' files,
+and the names of folders of ``triton/``: those that torch fills from the entry when the graph hits, and leaves alone
+where they are there (torch 2.11 ``_inductor/triton_bundler.py``: ``collect``, ``read_and_emit``). The pickle is walked
+from one opcode to the next, not loaded. Where it is not understood, all counts as text, and kernels are kept twice.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+Read = Callable[[int, int], bytes]
+"""From an offset, at most so many bytes; fewer at the end of the file."""
+
+_KERNEL = re.compile(
+    rb"\x8c4([A-Z2-7]{52})\x94"  # SHORT_BINUNICODE of 52 bytes: kernel_hash, in base 32 (triton runtime/cache.py)
+    rb"(?:\x8c\x06device\x94|h.|j.{4})K(.)"  # the key, written out or from the memo; the device's index, below 256
+    rb"(?:\x8c\x09artifacts\x94|h.|j.{4})\]\x94",  # the list of file names and contents begins
+    re.DOTALL,
+)
+_LONGEST = 128
+"""More bytes than one match takes."""
+_CLASS = b"\x8c\x15TritonKernelArtifacts\x94"
+_AFTER = b"static_autotuners"
+"""The field of ``TritonBundle`` that follows the kernels: tens of thousands of opcodes without a kernel's file."""
+_FILE = re.compile(rb".+\.(?:cubin|hsaco|ptx|amdgcn|spv|zebin|llir|ttir|ttgir|source|json)", re.DOTALL)
+_PIECE = 1 << 20
+_STEP = 4096
+"""Bytes read at once while walking: about what lies between two contents."""
+_PATIENCE = 100_000
+"""Opcodes without a kernel's file, after which none is expected: a file of opcodes only would take minutes."""
+_MOST = 300
+"""More bytes than an opcode takes with its argument, a long one's content excepted."""
+
+_SIZES = {ord(op.code): op.arg.n if op.arg else 0 for op in pickletools.opcodes}
+_FIXED = [size if (size := _SIZES.get(code, -1)) >= 0 else -1 for code in range(256)]
+"""Bytes of an opcode's argument; -1 for those that tell their length, and for all others."""
+_LENGTH_BYTES = {
+    pickletools.TAKEN_FROM_ARGUMENT1: 1,
+    pickletools.TAKEN_FROM_ARGUMENT4: 4,
+    pickletools.TAKEN_FROM_ARGUMENT4U: 4,
+    pickletools.TAKEN_FROM_ARGUMENT8U: 8,
+}
+_COUNTED = [_LENGTH_BYTES.get(_SIZES.get(code, 0), 0) for code in range(256)]
+"""Bytes that tell an argument's length; 0 where none do."""
+_SHORT_TEXT, _BYTES = 0x8C, frozenset(b"BC\x8e")
+
+
+def without_kernels(read: Read, size: int) -> Iterator[bytes]:
+    """The content in pieces of about a megabyte, but for that of the kernels' files."""
+    pieces: list[bytes] = []
+    waiting = 0
+    start = _find(read, size)
+    read = _Remembering(read)
+    for begin, end in (*_spans(0, start), *_between(read, start, size)):
+        pieces.append(read(begin, end - begin))
+        waiting += end - begin
+        if waiting >= _PIECE:
+            yield b"".join(pieces)
+            pieces, waiting = [], 0
+    yield b"".join(pieces)
+
+
+def kernels_in(pieces: Iterable[bytes]) -> frozenset[str]:
+    """``DEVICE/HASH`` of each kernel whose files the entry with this content holds (they may have been left out)."""
+    found: set[str] = set()
+    end = b""
+    for piece in pieces:
+        window = end + piece
+        found.update(f"{device[0]}/{name.decode()}" for name, device in _KERNEL.findall(window))
+        end = window[-_LONGEST:]
+    return frozenset(found)
+
+
+def folders_of(kernel: str) -> tuple[str, str]:
+    """Where in a cache a kernel's files may lie; without the device where ``TRITON_CACHE_DIR`` names the folder."""
+    return f"triton/{kernel}", f"triton/{kernel.partition('/')[2]}"
+
+
+class _Remembering:
+    """A reader that keeps the last window: what lies between two contents is needed twice."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._window, self._base = b"", 0
+
+    def __call__(self, at: int, length: int) -> bytes:
+        begin = at - self._base
+        if begin < 0 or begin + length > len(self._window):
+            if length != _STEP:
+                return self._read(at, length)
+            self._window, self._base, begin = self._read(at, length), at, 0
+        return self._window[begin : begin + length]
+
+
+def _find(read: Read, size: int) -> int:
+    """Where the first kernel begins; ``size`` if there is none."""
+    for at, end in _spans(0, size):
+        found = read(at, end - at + len(_CLASS)).find(_CLASS)
+        if found >= 0:
+            return at + found
+    return size
+
+
+def _spans(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    return ((at, min(at + _PIECE, end)) for at in range(begin, end, _PIECE))
+
+
+def _between(read: Read, begin: int, size: int) -> Iterator[tuple[int, int]]:
+    """The spans of ``[begin, size)`` that are not a kernel's file."""
+    for content, end in _contents(read, begin, size):
+        yield from _spans(begin, content)
+        begin = end
+    yield from _spans(begin, size)
+
+
+def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each kernel's file, from the opcode at ``at`` on, as far as they are understood."""
+    window, base = b"", at
+    before = last = b""
+    left = _PATIENCE
+    while at < size and left:
+        left -= 1
+        here = at - base
+        if here + _MOST > len(window):
+            window, base, here = read(at, _STEP), at, 0
+        code = window[here] if window else 0
+        fixed, counted = _FIXED[code], _COUNTED[code]
+        if fixed >= 0:
+            at += 1 + fixed
+            continue
+        if not counted:
+            return
+        content = at + 1 + counted
+        at = content + int.from_bytes(window[here + 1 : here + 1 + counted], "little")
+        if code == _SHORT_TEXT:
+            before, last = last, window[content - base : at - base]
+            if last == _AFTER:
+                return
+        elif code in _BYTES and at <= size and (_FILE.fullmatch(last) or _FILE.fullmatch(before)):
+            yield content, at
+            left = _PATIENCE

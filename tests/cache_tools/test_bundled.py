@@ -1,0 +1,236 @@
+"""Kernels that a graph entry holds: told from torch's own bundles, left out of snapshots, there again after a hit."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cache_tools import bundled
+from cache_tools.bundled import kernels_in, without_kernels
+from cache_tools.manifest import from_bytes, to_bytes
+from cache_tools.packs import LARGE
+from cache_tools.plan import plan_restore
+from cache_tools.restore import execute
+from cache_tools.secrets import Policy, Scanner
+from cache_tools.snapshot import SnapshotResult, snapshot
+from cache_tools.store import Store
+
+from . import helpers
+from .test_cli import Cli
+
+HERE = helpers.fingerprint()
+PROGRAM = Path(__file__).with_name("bundle_kernels.py")
+SECRET = "hunter2secret-hunter2secret"
+SUFFIXES = ("cubin", "ptx", "llir", "ttir", "ttgir", "source", "json")
+
+
+def folder_name(text: str) -> str:
+    return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode().strip("=")
+
+
+HELD = [f"0/{folder_name(f'kernel {number}')}" for number in range(3)]
+ALONE = f"0/{folder_name('of no graph')}"
+ELSEWHERE = f"1/{HELD[0].partition('/')[2]}"
+"""The same kernel, compiled for another device, of which no graph entry holds the files."""
+
+
+def write_kernel(cache: Path, kernel: str) -> list[str]:
+    """The files that triton leaves of one kernel."""
+    folder, name = f"triton/{kernel}", f"triton_red_{kernel[2:6].lower()}"
+    files = [
+        helpers.write(cache, f"{folder}/{name}.{suffix}", f"{suffix} of {kernel}\n".encode() * 900)
+        for suffix in SUFFIXES
+    ]
+    group = {"child_paths": {file.rpartition("/")[2]: f"{cache}/{file}" for file in files}}
+    return [*files, helpers.write(cache, f"{folder}/__grp__{name}.json", json.dumps(group).encode())]
+
+
+def torchs(what: str, cache: Path, *arguments: str, given: bytes = b"") -> bytes:
+    environ = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    environ.pop("TRITON_CACHE_DIR", None)
+    command = [sys.executable, str(PROGRAM), what, *arguments]
+    done = subprocess.run(command, env=environ, input=given, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def entry(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A graph entry, made by torch from the files of ``HELD``."""
+    cache = tmp_path_factory.mktemp("bundle")
+    for kernel in HELD:
+        write_kernel(cache, kernel)
+    return torchs("collect", cache, *HELD)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, entry: bytes) -> Path:
+    root = tmp_path / "cache"
+    helpers.make_cache(root)
+    for kernel in (*HELD, ALONE, ELSEWHERE):
+        write_kernel(root, kernel)
+    helpers.write(root, f"triton/{ALONE[:-4]}AAAA/__triton_launcher.so", helpers.elf())
+    write_entry(root, entry)
+    return root
+
+
+def write_entry(cache: Path, data: bytes) -> str:
+    return helpers.write(cache, f"fxgraph/xy/fxykey/{helpers.b32(data)}", data)
+
+
+def take(store: Store, cache: Path, **options: object) -> SnapshotResult:
+    return snapshot(store, cache, name="run", fingerprint=HERE, **options)  # type: ignore[arg-type]
+
+
+def kernels_of(store: Store, id_: str) -> set[str]:
+    """Folders under ``triton/`` of which the snapshot has files."""
+    paths = [entry.path for entry in store.read_manifest(id_).entries]
+    return {path.partition("/")[2].rpartition("/")[0] for path in paths if path.startswith("triton/")}
+
+
+def reader(data: bytes) -> bundled.Read:
+    return lambda at, length: data[at : at + length]
+
+
+def test_they_are_told_from_torchs_own_entry(entry: bytes) -> None:
+    text = b"".join(without_kernels(reader(entry), len(entry)))
+    assert kernels_in([entry]) == kernels_in([text]) == set(HELD)
+    assert b"cubin of" not in text
+    assert len(text) < len(entry) / 3
+    rest = pickle.dumps({"source": "text before " * 2000})[20:-20]
+    assert rest in text
+    assert b"text after text after" in text
+
+
+def test_wherever_the_pieces_are_cut(entry: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    at = entry.index(HELD[1][2:].encode())
+    for cut in range(at - 80, at + 80):
+        assert kernels_in([entry[:cut], entry[cut:]]) == set(HELD)
+    text = b"".join(without_kernels(reader(entry), len(entry)))
+    for size in (64, 1000, 5001):
+        monkeypatch.setattr(bundled, "_PIECE", size)
+        assert b"".join(without_kernels(reader(entry), len(entry))) == text
+
+
+@pytest.mark.parametrize("by", range(0, 200, 3))
+def test_a_damaged_or_foreign_entry_ends_the_walk_and_loses_no_text(entry: bytes, by: int) -> None:
+    begin = entry.index(b"TritonKernelArtifacts") + 21 + by
+    for bad in (entry[:begin], entry[:begin] + b"\xff" * 600, entry[:begin] + b"\x8e" + b"\xff" * 8 + b"tail" * 99):
+        text = b"".join(without_kernels(reader(bad), len(bad)))
+        assert text.startswith(entry[: entry.index(b"TritonKernelArtifacts")])
+        if b"tail" in bad:
+            assert b"tail" in text
+    assert b"".join(without_kernels(reader(b"no pickle"), 9)) == b"no pickle"
+
+
+def test_an_entry_of_nothing_but_opcodes_is_given_up(entry: bytes) -> None:
+    begin = entry.index(b"\x8c\x15TritonKernelArtifacts\x94")
+    hostile = entry[:begin] + b"\x8c\x15TritonKernelArtifacts\x94" + b"N" * 3_000_000
+    assert b"".join(without_kernels(reader(hostile), len(hostile))) == hostile
+    calls = 0
+
+    def read(at: int, length: int) -> bytes:
+        nonlocal calls
+        calls += 1
+        return hostile[at : at + length]
+
+    list(without_kernels(read, len(hostile)))
+    assert calls < 60
+
+
+def test_a_snapshot_leaves_them_out_and_torch_writes_them_anew(
+    store: Store, cache: Path, tmp_path: Path, entry: bytes
+) -> None:
+    taken = take(store, cache)
+    assert taken.skipped["kernels in graph entries"] == len(HELD)
+    assert kernels_of(store, taken.id) == {ALONE, ELSEWHERE, f"{ALONE[:-4]}AAAA"}
+    content = store.read_manifest(taken.id)
+    assert content.kernels == len(HELD)
+    new = tmp_path / "new"
+    execute(plan_restore(store, taken.id, new, here=HERE))
+    torchs("emit", new, given=entry)
+    expected = {path: data.replace(bytes(cache), bytes(new)) for path, data in helpers.tree(cache / "triton").items()}
+    assert helpers.tree(new / "triton") == expected
+
+
+def test_an_unchanged_cache_is_the_same_snapshot_without_being_read(
+    store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = take(store, cache)
+    monkeypatch.setattr("cache_tools.intake.without_kernels", lambda *_: pytest.fail("an entry was read again"))
+    again = take(store, cache)
+    assert (again.id, again.new, again.skipped) == (first.id, False, first.skipped)
+
+
+def test_all_kernels_on_request(store: Store, cache: Path) -> None:
+    taken = take(store, cache, all_kernels=True)
+    assert kernels_of(store, taken.id) >= {*HELD, ALONE, ELSEWHERE}
+    assert "kernels in graph entries" not in taken.skipped
+    assert store.read_manifest(taken.id).kernels == len(HELD)
+    cli = Cli(cache.parent)
+    assert "left out: 3 kernels in graph entries" in cli.run("snapshot", "--name", "few").stderr
+    assert "in graph entries" not in cli.run("snapshot", "--name", "all", "--all-kernels").stderr
+    assert kernels_of(store, store.resolve("all")) == kernels_of(store, taken.id)
+
+
+@pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
+def test_where_the_entry_is_damaged_its_kernels_are_kept(store: Store, cache: Path, entry: bytes, padding: int) -> None:
+    (cache / write_entry(cache, entry)).unlink()
+    data = entry + b"." * padding
+    file = cache / write_entry(cache, data)
+    file.write_bytes(data[:-1] + b"X")
+    taken = take(store, cache)
+    assert taken.skipped["damaged"] == 1
+    assert kernels_of(store, taken.id) >= {*HELD, ALONE}
+    assert store.read_manifest(taken.id).kernels == 0
+
+
+def test_a_large_entry_is_kept_bit_for_bit_and_once(store: Store, cache: Path, entry: bytes, tmp_path: Path) -> None:
+    (cache / write_entry(cache, entry)).unlink()
+    large = write_entry(cache, entry + b"." * LARGE)
+    helpers.write(cache, large.replace("fxykey", "fxyother"), entry + b"." * LARGE)
+    for _ in range(2):
+        taken = take(store, cache)
+        digests = [one.sha256 for one in store.read_manifest(taken.id).entries if one.path.startswith("fxgraph/xy")]
+        assert digests == [hashlib.sha256(entry + b"." * LARGE).hexdigest()] * 2
+    assert taken.blobs_written == 0
+    execute(plan_restore(store, taken.id, tmp_path / "new", here=HERE))
+    assert (tmp_path / "new" / large).read_bytes() == entry + b"." * LARGE
+
+
+def test_secrets_beside_the_kernels_are_found(store: Store, cache: Path, entry: bytes) -> None:
+    scanner = Scanner(Policy.WARN, environ={"MY_TORCH_TOKEN": SECRET})
+    for padding, key in ((b"", "fsmall"), (b"." * LARGE, "flarge")):
+        data = entry + pickle.dumps({"environ": f"os.environ['MY_TORCH_TOKEN'] = '{SECRET}'"}) + padding
+        helpers.write(cache, f"fxgraph/xy/{key}/{helpers.b32(data)}", data)
+    take(store, cache, scanner=scanner)
+    assert sorted(one.path.split("/")[2] for one in scanner.findings) == ["flarge", "fsmall"]
+
+
+def test_a_run_that_used_graph_entries_alone_was_on_a_gpu(store: Store, cache: Path, tmp_path: Path) -> None:
+    graph = next(path for path in helpers.tree(cache) if path.startswith("fxgraph/xy"))
+    taken = take(store, cache, only=frozenset({graph}))
+    content = store.read_manifest(taken.id)
+    assert [one.path for one in content.entries] == [graph]
+    assert content.gpu_kernels
+    here = helpers.fingerprint(gpu_sm_count="66")
+    assert [one.name for one in plan_restore(store, taken.id, tmp_path / "new", here=here).comparison.fatal] == [
+        "gpu_sm_count"
+    ]
+    assert from_bytes(to_bytes(content), origin="m") == content
+
+
+def test_triton_cache_dir_without_devices(store: Store, cache: Path) -> None:
+    for kernel in (*HELD, ALONE):
+        (cache / "triton" / kernel).rename(cache / "triton" / kernel[2:])
+    taken = take(store, cache)
+    assert taken.skipped["kernels in graph entries"] == len(HELD)
+    assert kernels_of(store, taken.id) >= {ALONE[2:], ELSEWHERE}
