@@ -1,0 +1,160 @@
+"""What overlapping traces and calls leave is put back; what is somebody's own is left alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch._functorch.config
+import torch.fx._symbolic_trace as tracing
+
+from dflash.compile import behaviour, dense, policy, preflight
+from dflash.compile.state import FX_FILE
+
+from .preflight_faults import (
+    FLAG_IS_SHARED,
+    broken,
+    foreign_call,
+    replaced,
+)
+
+
+@pytest.fixture(autouse=True)
+def _policy_here() -> None:
+    policy.apply()
+    dense.install_tripwire()
+
+
+def overlapping_traces() -> None:
+    """Two symbolic traces, first in, first out: the flag and nn.Module's patches stay for ever (facts: leak L1)."""
+    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
+
+    def first(x: Any) -> Any:
+        first_in.set()
+        second_in.wait(10)
+        return x
+
+    def second(x: Any) -> Any:
+        second_in.set()
+        first_out.wait(10)
+        return x
+
+    def trace(function: Callable[[Any], Any], after: threading.Event | None, done: threading.Event | None) -> None:
+        if after:
+            after.wait(10)
+        with suppress(AssertionError):  # "CURRENT_PATCHER is None in finally block": the leak at work
+            tracing.symbolic_trace(function)
+        if done:
+            done.set()
+
+    threads = [
+        threading.Thread(target=trace, args=(first, None, first_out)),
+        threading.Thread(target=trace, args=(second, first_in, None)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_what_overlapping_traces_leave_is_repaired_and_everything_works_again() -> None:
+    overlapping_traces()
+    found = broken()
+    assert "CMP003" in found
+    assert set(found) <= {"CMP001", "CMP002", "CMP003"}
+    if FLAG_IS_SHARED:
+        assert "CMP001" in found
+    with pytest.raises(NameError):
+        torch.nn.Identity()(1)
+    result = preflight.check(tries=False)
+    assert result.findings == ()
+    assert any("nn.Module.__call__" in line for line in result.repaired)
+    assert torch.nn.Identity()(1) == 1
+    assert not tracing.is_fx_symbolic_tracing()
+
+
+def overlapping_calls() -> None:
+    """Two fullgraph calls, first in, first out."""
+    first_in, second_in, first_out = threading.Event(), threading.Event(), threading.Event()
+
+    def call(entered: threading.Event, wait: threading.Event) -> None:
+        def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+            def run(*given: Any) -> Any:
+                entered.set()
+                wait.wait(10)
+                return graph.forward(*given)
+
+            return run
+
+        torch.compile(lambda x: x + 1, backend=backend, fullgraph=True, dynamic=False)(torch.zeros(1))
+
+    first = threading.Thread(target=call, args=(first_in, second_in))
+    second = threading.Thread(target=call, args=(second_in, first_out))
+    first.start()
+    first_in.wait(10)
+    second.start()
+    first.join()
+    assert preflight.check(tries=False).repaired == ()  # the second is still inside: no leak yet
+    first_out.set()
+    second.join()
+
+
+def test_what_overlapping_calls_leave_is_repaired() -> None:
+    def compiled_after_a_break() -> bool:
+        seen: list[bool] = []
+
+        def backend(graph: torch.fx.GraphModule, _inputs: Any) -> Any:
+            seen.append(True)
+            return graph.forward
+
+        @torch._dynamo.disable
+        def gap() -> None:
+            pass
+
+        def probe(x: torch.Tensor) -> torch.Tensor:
+            gap()
+            return x + 1
+
+        torch.compile(probe, backend=backend, dynamic=False)(torch.zeros(1))
+        return bool(seen)
+
+    assert compiled_after_a_break()
+    overlapping_calls()
+    leaks = broken() == ["CMP026"]
+    assert compiled_after_a_break() != leaks
+    assert ("the leaked frame override was reset" in preflight.check(tries=False).repaired) == leaks
+    assert broken() == []
+    assert compiled_after_a_break()
+
+
+def test_a_running_trace_is_not_repaired_away() -> None:
+    with behaviour.held_trace():
+        result = preflight.check(tries=False)
+        ids = [finding.id for finding in result.findings]
+        assert "CMP003" in ids
+        assert result.repaired == ()
+        if FLAG_IS_SHARED:
+            assert any("threads are tracing now" in finding.message for finding in result.findings)
+    assert broken() == []
+
+
+def test_a_vendors_patch_is_left_alone() -> None:
+    with replaced(torch.nn.Module, "__call__", foreign_call):
+        result = preflight.check(tries=False)
+        assert [finding.id for finding in result.findings] == ["CMP003"]
+        assert torch.nn.Module.__call__ is foreign_call
+        assert foreign_call.__code__.co_filename in result.findings[0].message
+        assert FX_FILE not in result.findings[0].message
+
+
+def test_settings_that_an_import_changed_are_put_back() -> None:
+    with torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=False):
+        result = preflight.check(tries=False)
+        assert result.findings == ()
+        assert "recompile_limit" in result.repaired[0]
+        assert torch._dynamo.config.recompile_limit >= 64
