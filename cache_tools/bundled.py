@@ -8,6 +8,7 @@ from one opcode to the next, not loaded. Where it is not understood, all counts 
 
 from __future__ import annotations
 
+import itertools
 import pickletools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -55,7 +56,7 @@ def without_kernels(read: Read, size: int) -> Iterator[bytes]:
     waiting = 0
     start = _find(read, size)
     read = _Remembering(read)
-    for begin, end in (*_spans(0, start), *_between(read, start, size)):
+    for begin, end in itertools.chain(_spans(0, start), _between(read, start, size)):
         pieces.append(read(begin, end - begin))
         waiting += end - begin
         if waiting >= _PIECE:
