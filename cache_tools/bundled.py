@@ -19,7 +19,7 @@ Read = Callable[[int, int], bytes]
 _KERNEL = re.compile(
     rb"\x8c4([A-Z2-7]{52})\x94"  # SHORT_BINUNICODE of 52 bytes: kernel_hash, in base 32 (triton runtime/cache.py)
     rb"(?:\x8c\x06device\x94|h.|j.{4})K(.)"  # the key, written out or from the memo; the device's index, below 256
-    rb"(?:\x8c\x09artifacts\x94|h.|j.{4})\]\x94",  # the list of file names and contents begins
+    rb"(?:\x8c\x09artifacts\x94|h.|j.{4})\]\x94[^u]",  # the list of files begins, and does not end there
     re.DOTALL,
 )
 _LONGEST = 128
@@ -33,6 +33,8 @@ _STEP = 4096
 """Bytes read at once while walking: about what lies between two contents."""
 _PATIENCE = 100_000
 """Opcodes without a kernel's file, after which none is expected: a file of opcodes only would take minutes."""
+_EARNS = 128
+"""Bytes of a kernel's file that allow for one more opcode: millions of files of a byte would take minutes too."""
 _MOST = 300
 """More bytes than an opcode takes with its argument, a long one's content excepted."""
 
@@ -143,4 +145,4 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
                 return
         elif code in _BYTES and at <= size and (_FILE.fullmatch(last) or _FILE.fullmatch(before)):
             yield content, at
-            left = _PATIENCE
+            left = min(_PATIENCE, left + (at - content) // _EARNS)

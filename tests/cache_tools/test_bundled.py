@@ -234,3 +234,25 @@ def test_triton_cache_dir_without_devices(store: Store, cache: Path) -> None:
     taken = take(store, cache)
     assert taken.skipped["kernels in graph entries"] == len(HELD)
     assert kernels_of(store, taken.id) >= {ALONE[2:], ELSEWHERE}
+
+
+@pytest.mark.parametrize("file", [b"C\x00", b"C\x01x"], ids=["empty", "a byte"])
+def test_millions_of_tiny_files_are_given_up(file: bytes) -> None:
+    hostile = b"\x8c\x15TritonKernelArtifacts\x94\x8c\x06x.json" + file * 1_500_000
+    reads = 0
+
+    def read(at: int, length: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return hostile[at : at + length]
+
+    text = b"".join(without_kernels(read, len(hostile)))
+    assert len(text) > len(hostile) - 100_000
+    assert reads < 300_000
+
+
+def test_a_kernel_without_files_is_not_named(entry: bytes) -> None:
+    begin = entry.index(HELD[0][2:].encode()) - 2
+    first = entry[begin : entry.index(b"]\x94", begin) + 2]
+    assert kernels_in([first + b"(h"]) == {HELD[0]}
+    assert kernels_in([first + b"ub"]) == frozenset()
