@@ -100,12 +100,13 @@ class Intake:
         self._known = stamps.read(stamps.file_stamp(store.root, cache_dir))
         self._roots = roots_of(cache_dir)
         self._begun: dict[str, Future[ManifestEntry | str]] = {}
-        self._kernels: dict[str, frozenset[str]] = {}
+        self._kernels: dict[str, tuple[Status, frozenset[str]]] = {}
+        """Path of a graph entry → the kernels it held while it had that status."""
         self._held: set[str] = set()
         """Folders of kernels that graph entries hold."""
         self._passed_over = 0
-        self._looked_at: set[str] = set()
-        """Graph entries in which the scanner has looked for secrets."""
+        self._looked_at: dict[str, Status] = {}
+        """Graph entries in which the scanner has looked for secrets, and their status then."""
         self._read: dict[str, Status] = {}
         self._new: list[str] = []
         """Paths whose content the store had not."""
@@ -121,7 +122,7 @@ class Intake:
         results = self._keep_all(entries, on_progress)
         for job in [job for path, job in self._begun.items() if path not in results and not job.cancel()]:
             job.result()  # of an entry that has gone since it was met
-        graphs = {path: names for path, names in self._kernels.items() if isinstance(results.get(path), ManifestEntry)}
+        graphs = self._graphs(results)
         kept = _folders(graphs.values())
         if self._held - kept:  # an entry turned out to be damaged: its kernels are all there is of them
             found = scan(self._cache_dir, pass_over=kept.__contains__)
@@ -139,27 +140,55 @@ class Intake:
         )
 
     def _meet(self, entry: Entry) -> None:
-        if (self._only is None or entry.path in self._only) and entry.path not in self._kernels:
+        if self._only is None or entry.path in self._only:
             self._begin(entry)
-            self._kernels[entry.path] = self._kernels_of(entry)
-            if self._only is None and not self._all_kernels:
-                self._held |= _folders([self._kernels[entry.path]])
+            found = self._kernels_of(entry)
+            if found and self._only is None and not self._all_kernels:
+                self._held |= _folders([found])
 
-    def _kernels_of(self, entry: Entry) -> frozenset[str]:
-        """Looks for secrets on the way. None if the file cannot be read, which ``_keep`` judges."""
+    def _graphs(self, results: dict[str, ManifestEntry | str]) -> dict[str, frozenset[str]]:
+        """Path → kernels of each graph entry that is taken; what changed since it was met is looked at again."""
+        graphs: dict[str, frozenset[str]] = {}
+        for path, kept in results.items():
+            if isinstance(kept, ManifestEntry) and kept.kind in GRAPHS:
+                status = self._read.get(path) or _status_in(self._known[path])
+                now = Entry(path, kept.kind, kept.size, kept.executable, status)
+                names = self._kernels_of(now)
+                if names is None:
+                    results[path] = "changing"
+                else:
+                    graphs[path] = names
+        return graphs
+
+    def _kernels_of(self, entry: Entry) -> frozenset[str] | None:
+        """Looks for secrets on the way. None if the file cannot be read as it was listed, which ``_keep`` judges."""
+        status, names = self._kernels.get(entry.path, (None, frozenset()))
+        if status != entry.status:
+            found = self._read_kernels(entry)
+            if found is None:
+                return None
+            self._kernels[entry.path] = (entry.status, found)
+            return found
+        return names
+
+    def _read_kernels(self, entry: Entry) -> frozenset[str] | None:
         row = self._known.get(entry.path)
-        if row is not None and tuple(row[:4]) == entry.status and len(row) > _KERNELS:
+        if row is not None and _status_in(row) == entry.status and len(row) > _KERNELS:
             return frozenset(str(row[_KERNELS]).split(",")) - {""}
+        if entry.size > MAX_ENTRY_BYTES:
+            return None
         with contextlib.suppress(OSError):
             fd = _open(f"{self._cache_dir}/{entry.path}")
             try:
                 text = without_kernels(lambda at, length: os.pread(fd, length, at), entry.size)
                 found = kernels_in(self._scanner.through(entry.path, entry.kind, text) if self._scanner else text)
+                if stamps.status_of(os.fstat(fd)) != entry.status:
+                    return None
             finally:
                 os.close(fd)
-            self._looked_at.add(entry.path)
+            self._looked_at[entry.path] = entry.status
             return found
-        return frozenset()
+        return None
 
     def _begin(self, entry: Entry) -> None:
         """Let a helper read a large file from now on."""
@@ -188,7 +217,7 @@ class Intake:
 
     def _remembered(self, entry: Entry) -> ManifestEntry | None:
         row = self._known.get(entry.path)
-        if row is None or tuple(row[:4]) != entry.status or (entry.kind in GRAPHS and len(row) <= _KERNELS):
+        if row is None or _status_in(row) != entry.status or (entry.kind in GRAPHS and len(row) <= _KERNELS):
             return None
         digest, size = str(row[4]), int(row[5])
         if not self._writer.holds(bytes.fromhex(digest)):
@@ -261,7 +290,7 @@ class Intake:
         digest = hashlib.sha256(data).digest()
         if not _is_named_by(entry, digest):
             return "damaged"
-        if self._scanner and entry.path not in self._looked_at:
+        if self._scanner and self._looked_at.get(entry.path) != expected:
             self._scanner.look(entry.path, entry.kind, data)
         new = self._writer.add(data, digest)
         return self._kept(entry, digest, len(data), expected, new=new)
@@ -274,7 +303,7 @@ class Intake:
                 if elf_problem(handle, size):
                     return "cut"
         try:
-            streamed = self._streamed(entry, fd, size)
+            streamed = self._streamed(entry, fd, size, looked_at=self._looked_at.get(entry.path) == expected)
         except ValueError:  # it changed between two readings
             return None
         if not _is_settled(fd, expected):
@@ -284,7 +313,7 @@ class Intake:
         digest, new = streamed
         return self._kept(entry, digest, size, expected, new=new)
 
-    def _streamed(self, entry: Entry, fd: int, size: int) -> tuple[bytes, bool] | None:
+    def _streamed(self, entry: Entry, fd: int, size: int, *, looked_at: bool) -> tuple[bytes, bool] | None:
         """Digest, and whether the store had it not; None if it is not what the name says.
 
         A graph entry's name tells the digest, so that one reading is enough where the store has it not.
@@ -292,11 +321,11 @@ class Intake:
         Raises:
             ValueError: two readings differ.
         """
-        if entry.path in self._looked_at:
+        if looked_at:
             with contextlib.suppress(ValueError):
                 if digest := self._writer.add_chunks(_chunks(fd), named_digests(entry.path), size):
                     return digest, True
-        scanner = None if entry.path in self._looked_at else self._scanner
+        scanner = None if looked_at else self._scanner
         content = hashlib.sha256()
         for chunk in scanner.through(entry.path, entry.kind, _chunks(fd)) if scanner else _chunks(fd):
             content.update(chunk)
@@ -310,6 +339,11 @@ class Intake:
         if new:
             self._new.append(entry.path)
         return ManifestEntry(entry.path, entry.kind, size, digest.hex(), entry.executable)
+
+
+def _status_in(row: list[int | str]) -> Status:
+    inode, size, modified, changed = map(int, row[:4])
+    return inode, size, modified, changed
 
 
 def _folders(kernels: Iterable[frozenset[str]]) -> set[str]:

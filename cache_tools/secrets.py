@@ -14,7 +14,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -151,8 +151,10 @@ class Scanner:
             if entry.path not in self._seen and has_text(entry.path, entry.kind):
                 self.look(entry.path, entry.kind, store.read_blob(entry.sha256, limit=entry.size))
 
-    def conclude(self, store: Store, entries: Iterable[ManifestEntry]) -> None:
+    def conclude(self, store: Store, entries: Collection[ManifestEntry]) -> None:
         """Before a snapshot of ``entries`` becomes visible: under ``fail``, look at all of them and refuse findings.
+
+        (Not those of files that were looked at and then not kept.)
 
         Raises:
             SecretsError: there are findings and the policy is ``fail``.
@@ -160,9 +162,10 @@ class Scanner:
         """
         if self.policy is Policy.FAIL:
             self.look_at_rest(store, entries)
-            if self._found:
+            kept = {entry.path for entry in entries}
+            if found := tuple(one for one in self.findings if one.path in kept):
                 advice = "unset the variables and compile again, or keep it private with --secrets warn"
-                raise SecretsError("\n".join((*lines(self.findings), f"not kept: {advice}")))
+                raise SecretsError("\n".join((*lines(found), f"not kept: {advice}")))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

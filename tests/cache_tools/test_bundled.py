@@ -9,16 +9,20 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cache_tools import bundled
 from cache_tools.bundled import kernels_in, without_kernels
-from cache_tools.manifest import from_bytes, to_bytes
+from cache_tools.errors import SecretsError
+from cache_tools.intake import Intake
+from cache_tools.manifest import MAX_ENTRY_BYTES, from_bytes, to_bytes
 from cache_tools.packs import LARGE
 from cache_tools.plan import plan_restore
 from cache_tools.restore import execute
+from cache_tools.scan import Entry
 from cache_tools.secrets import Policy, Scanner
 from cache_tools.snapshot import SnapshotResult, snapshot
 from cache_tools.store import Store
@@ -256,3 +260,78 @@ def test_a_kernel_without_files_is_not_named(entry: bytes) -> None:
     first = entry[begin : entry.index(b"]\x94", begin) + 2]
     assert kernels_in([first + b"(h"]) == {HELD[0]}
     assert kernels_in([first + b"ub"]) == frozenset()
+
+
+def once_after(monkeypatch: pytest.MonkeyPatch, path: str, change: Callable[[], object]) -> None:
+    """Do ``change`` as soon as the entry ``path`` was looked at."""
+    meet = Intake._meet
+
+    def then_change(self: Intake, met: Entry) -> None:
+        meet(self, met)
+        if met.path == path:
+            monkeypatch.setattr(Intake, "_meet", meet)
+            change()
+
+    monkeypatch.setattr(Intake, "_meet", then_change)
+
+
+@pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
+def test_an_entry_that_was_repaired_meanwhile_holds_what_it_holds_now(
+    store: Store,
+    cache: Path,
+    entry: bytes,
+    padding: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for path in (cache / "fxgraph/xy").rglob("*"):
+        if path.is_file():
+            path.unlink()
+    good = b"a graph without kernels" * 50 + bytes(padding)
+    file = cache / write_entry(cache, good)
+    file.write_bytes(entry + bytes(padding))  # damaged: not what the name says
+    once_after(monkeypatch, file.relative_to(cache).as_posix(), lambda: file.write_bytes(good))
+    taken = take(store, cache)
+    assert kernels_of(store, taken.id) >= {*HELD, ALONE}
+    assert store.read_manifest(taken.id).kernels == 0
+    again = take(store, cache)
+    assert kernels_of(store, again.id) >= {*HELD, ALONE}
+
+
+@pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
+def test_secrets_in_an_entry_that_was_repaired_meanwhile_are_found(
+    store: Store,
+    cache: Path,
+    padding: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good = b"os.environ['MY_TORCH_TOKEN'] = '" + SECRET.encode() + b"'\n" + bytes(padding)
+    file = cache / write_entry(cache, good)
+    file.write_bytes(b"half")
+    once_after(monkeypatch, file.relative_to(cache).as_posix(), lambda: file.write_bytes(good))
+    with pytest.raises(SecretsError):
+        take(store, cache, scanner=Scanner(Policy.FAIL, environ={"MY_TORCH_TOKEN": SECRET}))
+
+
+def test_secrets_in_an_entry_that_is_not_kept_are_no_reason_to_refuse(store: Store, cache: Path) -> None:
+    data = b"os.environ['MY_TORCH_TOKEN'] = '" + SECRET.encode() + b"'\n"
+    (cache / write_entry(cache, data)).write_bytes(data + b"damaged")
+    assert take(store, cache, scanner=Scanner(Policy.FAIL, environ={"MY_TORCH_TOKEN": SECRET})).skipped["damaged"] == 1
+
+
+def test_an_entry_that_is_too_large_is_not_read(
+    store: Store,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = cache / write_entry(cache, b"large")
+    with file.open("r+b") as handle:
+        handle.truncate(MAX_ENTRY_BYTES + 1)
+    looked_at: list[int] = []
+
+    def note(_read: bundled.Read, size: int) -> list[bytes]:
+        looked_at.append(size)
+        return []
+
+    monkeypatch.setattr("cache_tools.intake.without_kernels", note)
+    assert take(store, cache).skipped["too large"] == 1
+    assert max(looked_at) < MAX_ENTRY_BYTES
