@@ -204,6 +204,8 @@ def check_new(manifest: Manifest) -> None:
             raise _Refused(f"{large[0]} has not 1 to {MAX_ENTRY_BYTES} bytes: remove it from the cache")
         if manifest.size > MAX_TOTAL_BYTES:
             raise _Refused(f"its files have {manifest.size} bytes in all; allowed: {MAX_TOTAL_BYTES}: remove some")
+        if manifest.kernels > MAX_KERNELS:
+            raise _Refused(f"{manifest.kernels} kernels in graph entries; allowed: {MAX_KERNELS}: remove some entries")
         _fingerprint({"key_version": manifest.fingerprint.key_version, "values": dict(manifest.fingerprint.values)})
         if manifest.build_ms is not None:
             _milliseconds(manifest.build_ms)

@@ -16,7 +16,7 @@ import pytest
 
 from cache_tools import bundled
 from cache_tools.bundled import kernels_in, without_kernels
-from cache_tools.errors import SecretsError
+from cache_tools.errors import CorruptError, SecretsError
 from cache_tools.intake import Intake
 from cache_tools.manifest import MAX_ENTRY_BYTES, from_bytes, to_bytes
 from cache_tools.packs import LARGE
@@ -335,3 +335,10 @@ def test_an_entry_that_is_too_large_is_not_read(
     monkeypatch.setattr("cache_tools.intake.without_kernels", note)
     assert take(store, cache).skipped["too large"] == 1
     assert max(looked_at) < MAX_ENTRY_BYTES
+
+
+def test_more_kernels_than_a_manifest_may_tell(store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cache_tools.manifest.MAX_KERNELS", len(HELD) - 1)
+    with pytest.raises(CorruptError, match="3 kernels in graph entries; allowed: 2"):
+        take(store, cache)
+    assert store.ids() == ()
