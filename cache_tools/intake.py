@@ -141,8 +141,8 @@ class Intake:
 
     def _meet(self, entry: Entry) -> None:
         if self._only is None or entry.path in self._only:
-            self._begin(entry)
             found = self._kernels_of(entry)
+            self._begin(entry)  # one reading is enough now that the secrets have been looked for
             if found and self._only is None and not self._all_kernels:
                 self._held |= _folders([found])
 
