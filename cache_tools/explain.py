@@ -111,6 +111,8 @@ def explain_run(
         UsageError: neither is there, or it is damaged.
     """
     traced = any(run.glob("dedicated_log_torch_trace_*.log"))
+    if not run.is_dir():
+        raise UsageError(f"{run} is no directory: give that of a run that compiled, or one that TORCH_TRACE filled")
     if not traced and not os.path.lexists(run / records.FILE):
         raise UsageError(
             f"{run / records.FILE} is not there, nor a trace of torch: "

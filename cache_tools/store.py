@@ -126,7 +126,9 @@ class Store:
             content.update(chunk)
             yield chunk
         if content.digest() != digest:
-            raise CorruptError(f"{origin} is damaged: the content of blob {sha256[:12]} does not hash to its name")
+            raise CorruptError(
+                f"{origin} is damaged: the content of blob {sha256[:12]} does not hash to its name: {blobs.AGAIN}"
+            )
 
     def frame(self, digest: bytes, *, limit: int) -> bytes:
         """The frame of the blob with that digest, as it lies in its pack; empty if it is too long for ``limit`` bytes.

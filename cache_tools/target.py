@@ -72,6 +72,23 @@ def check_replaceable(target: Path) -> int:
     return len(files)
 
 
+def check_mergeable(target: Path) -> None:
+    """Refuse a directory that holds files, none of them of a compile cache: somebody's sources, most likely.
+
+    Raises:
+        UsageError: it is such a directory; the message names a file.
+    """
+    first = None
+    for path, _ in walk(target) if target.exists() else ():
+        if is_torchs(path):
+            return
+        first = first or path
+    if first:
+        raise UsageError(
+            f"{target} holds {first} and nothing of a compile cache: give an empty or a new directory with --to"
+        )
+
+
 def _check_directory(path: Path, owners: set[int]) -> None:
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):

@@ -14,7 +14,8 @@ MAX_VALUE = 80
 """Characters of a value in a sentence."""
 IMPORT_ORDER = (
     "the program was started in another way or imports modules in another order: the inputs are the same, and torch "
-    "2.11 hashes the name of the module that imported torch first; cache_tools.stable_keys() ends that"
+    "2.11 hashes the name of the module that imported torch first; cache_tools.stable_keys() ends that, once the "
+    "snapshot too is of a program that calls it"
 )
 _PART = re.compile(r", (?=\w+=)")
 SHOWN = 3

@@ -174,7 +174,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     config, invalid = _validate(raw)
     problems += invalid
     if problems or config is None:
-        raise ConfigError("\n".join([f"{path}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
+        where = f"{path} with --set" if overrides else f"{path}"
+        raise ConfigError("\n".join([f"{where}: {len(problems)} problem(s)", *(f"  {p}" for p in problems)]))
     if not config.run.dir:
         run = config.run.model_copy(update={"dir": f"runs/{path.stem}"})
         config = config.model_copy(update={"run": run})

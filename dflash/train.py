@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -362,22 +363,34 @@ def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     ]
 
 
+_ONE_PRESS = 0.5
+"""Seconds."""
+
+
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """The first SIGINT or SIGTERM asks the loop to save and stop after the step at hand; the second kills."""
-    asked = False
+    """The first SIGINT or SIGTERM asks the loop to save and stop after the step at hand; the second kills.
+
+    A second one within ``_ONE_PRESS`` is the first again: a launcher forwards what the process group got as well.
+    """
+    asked = -math.inf
 
     def on_signal(number: int, _frame: object) -> None:
         nonlocal asked
-        if asked:
+        now = time.monotonic()
+        if now - asked < _ONE_PRESS:
+            return
+        name = signal.Signals(number).name
+        if asked > 0:
+            say(f"{name}: stopped at once; go on from the last checkpoint with --resume")
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        asked = True
-        say(f"{signal.Signals(number).name}: saving after this step; once more to stop at once")
+        asked = now
+        say(f"{name}: saving after this step; once more to stop at once")
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: asked
+        yield lambda: asked > 0
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -5,8 +5,13 @@ Nothing here imports torch, rich or zstandard: ``dflash --help`` must answer in 
 
 from __future__ import annotations
 
+import sysconfig
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
+from cache_tools import installed
 from cache_tools.cli import app as cache_app
 from dflash.cli import data, doctor, evaluate, preflight
 from dflash.cli import train as train_command
@@ -25,6 +30,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"dflash-toolkit {installed.version('dflash_toolkit', Path(sysconfig.get_path('purelib')))}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Say the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("doctor")(doctor.doctor)
 app.command("preflight")(preflight.preflight)
 app.command("warmup")(preflight.warmup)
