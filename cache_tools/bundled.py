@@ -27,7 +27,10 @@ _LONGEST = 128
 _CLASS = b"\x8c\x15TritonKernelArtifacts\x94"
 _AFTER = b"static_autotuners"
 """The field of ``TritonBundle`` that follows the kernels: tens of thousands of opcodes without a kernel's file."""
-_FILE = re.compile(rb".+\.(?:cubin|hsaco|ptx|amdgcn|spv|zebin|llir|ttir|ttgir|source|json)", re.DOTALL)
+_PAYLOAD = b"payload"
+"""The key between a file's name and its content; written out once, then from the memo."""
+_FILE = re.compile(rb".+\.(?:cubin|hsaco|ptx|amdgcn|spv|zebin|llir|ttir|ttgir|source)", re.DOTALL)
+"""Not ``.json``: small, and text to look at, as in ``triton/`` (``secrets.has_text``)."""
 _PIECE = 1 << 20
 _STEP = 4096
 """Bytes read at once while walking: about what lies between two contents."""
@@ -143,6 +146,6 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
             before, last = last, window[content - base : at - base]
             if last == _AFTER:
                 return
-        elif code in _BYTES and at <= size and (_FILE.fullmatch(last) or _FILE.fullmatch(before)):
+        elif code in _BYTES and at <= size and _FILE.fullmatch(before if last == _PAYLOAD else last):
             yield content, at
             left = min(_PATIENCE, left + (at - content) // _EARNS)

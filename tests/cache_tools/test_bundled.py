@@ -9,12 +9,12 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from cache_tools import bundled
+from cache_tools import bundled, intake
 from cache_tools.bundled import kernels_in, without_kernels
 from cache_tools.errors import CorruptError, SecretsError
 from cache_tools.intake import Intake
@@ -242,7 +242,7 @@ def test_triton_cache_dir_without_devices(store: Store, cache: Path) -> None:
 
 @pytest.mark.parametrize("file", [b"C\x00", b"C\x01x"], ids=["empty", "a byte"])
 def test_millions_of_tiny_files_are_given_up(file: bytes) -> None:
-    hostile = b"\x8c\x15TritonKernelArtifacts\x94\x8c\x06x.json" + file * 1_500_000
+    hostile = b"\x8c\x15TritonKernelArtifacts\x94\x8c\x06xx.ptx" + file * 1_500_000
     reads = 0
 
     def read(at: int, length: int) -> bytes:
@@ -342,3 +342,36 @@ def test_more_kernels_than_a_manifest_may_tell(store: Store, cache: Path, monkey
     with pytest.raises(CorruptError, match="3 kernels in graph entries; allowed: 2"):
         take(store, cache)
     assert store.ids() == ()
+
+
+def test_a_large_entry_is_looked_at_and_then_read_once(
+    store: Store, cache: Path, entry: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache / write_entry(cache, entry)).unlink()
+    data = entry + b"." * LARGE
+    write_entry(cache, data)
+    streams: list[str] = []
+    chunks = intake._chunks
+
+    def noted(fd: int) -> Iterator[bytes]:
+        streams.append(os.readlink(f"/proc/self/fd/{fd}"))
+        return chunks(fd)
+
+    monkeypatch.setattr(intake, "_chunks", noted)
+    take(store, cache, scanner=Scanner(Policy.WARN, environ={}))
+    assert [one.rpartition("/")[2] for one in streams] == [helpers.b32(data)]
+
+
+def test_secrets_in_what_triton_tells_of_a_kernel_are_found(store: Store, cache: Path, tmp_path: Path) -> None:
+    told = f'{{"extern_libs": "{SECRET}"}}'.encode()
+    for root in (cache, tmp_path / "other"):
+        write_kernel(root, HELD[0])
+        (file,) = (root / "triton" / HELD[0]).glob("triton_*.json")
+        file.write_bytes(told)
+    data = torchs("collect", tmp_path / "other", HELD[0])
+    path = write_entry(cache, data)
+    scanner = Scanner(Policy.WARN, environ={"MY_TORCH_TOKEN": SECRET})
+    take(store, cache, scanner=scanner)
+    assert [one.path for one in scanner.findings] == [path]
+    assert told in b"".join(without_kernels(reader(data), len(data)))
+    assert b"cubin of" not in b"".join(without_kernels(reader(data), len(data)))
