@@ -146,6 +146,7 @@ def main() -> int:
         work(Path(root), role, int(seed), float(seconds))
         return 0
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
+        os.environ["DFLASH_CACHE_TRUST"] = f"{folder}/trust"
         return soak(Path(folder), arguments.minutes * 60, arguments.processes)
 
 

@@ -193,6 +193,7 @@ def main() -> int:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     with tempfile.TemporaryDirectory(dir=arguments.dir) as folder:
         work = Path(folder)
+        ENVIRON["DFLASH_CACHE_TRUST"] = f"{folder}/trust"
         if arguments.large:
             return large(work)
         cache = arguments.cache or work / "cache"

@@ -200,6 +200,7 @@ def main() -> int:
     arguments = parser.parse_args()
     started = time.monotonic()
     with tempfile.TemporaryDirectory(dir=arguments.dir) as work:
+        os.environ["DFLASH_CACHE_TRUST"] = f"{work}/trust"
         soak, told = Soak(Path(work), arguments.seed), 0
         while soak.killed.total() < arguments.kills:
             soak.round()

@@ -71,9 +71,8 @@ def snapshot(
         return
     state = f"{done.blobs_written} new blobs" if done.new else "unchanged"
     state += ", signed" if signer else ""
-    render.out(
-        f"{name}  {done.id[: render.SHORT]}  {done.entries} entries, {render.human_bytes(done.bytes)}, {state}, from {source}"
-    )
+    held = f"{done.entries} entries, {render.human_bytes(done.bytes)}"
+    render.out(f"{name}  {done.id[: render.SHORT]}  {held}, {state}, from {source}")
     if left := ", ".join(f"{count} {reason}" for reason, count in done.skipped.items()):
         cliutil.say(f"left out: {left}")
 

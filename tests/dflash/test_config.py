@@ -36,7 +36,7 @@ def test_every_problem_is_reported_at_once_with_key_got_and_hint(tmp_path: Path)
         load_config(path, ["x=1", "target.num_taps=0"])
     assert caught.value.exit_code == 2
     message = str(caught.value)
-    assert message.startswith(f"{path}: 6 problem(s)")
+    assert message.startswith(f"{path} with --set: 6 problem(s)")
     for part in (
         "run.stesp: unknown key; did you mean 'steps'?",
         "optm: unknown key; did you mean 'optim'?",
