@@ -22,10 +22,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from synthetic_cache import make_cache
+from synthetic_cache import b32, make_cache
 
+from cache_tools.bundled import folders_of, kernels_in
 from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
-from cache_tools.kinds import NOT_KEPT, kind_of
+from cache_tools.kinds import GRAPHS, NOT_KEPT, kind_of
 from cache_tools.live import check_live
 from cache_tools.pins import pin
 from cache_tools.prune import execute as prune
@@ -64,10 +65,14 @@ class Soak:
         if self.random.random() < 0.1:
             shutil.rmtree(cache, ignore_errors=True)
         make_cache(cache, files=self.random.choice((12, 24, 60)), seed=self.random.randrange(1 << 30), mean_kb=3)
+        if self.random.random() < 0.04:  # what is so large streams into a pack of its own
+            write(
+                cache / "triton" / "0" / ("L" * 52) / f"{self.random.randrange(9)}.cubin",
+                self.random.randbytes(5 << 20),
+            )
         if self.random.random() < 0.04:
-            folder = cache / "triton" / "0" / ("L" * 52)
-            folder.mkdir(exist_ok=True, parents=True)  # what is so large streams into a pack of its own
-            (folder / f"large{self.random.randrange(9)}.cubin").write_bytes(self.random.randbytes(5 << 20))
+            graph = self.random.randbytes(5 << 20)
+            write(cache / "fxgraph" / "lg" / f"flarge{self.random.randrange(9)}" / b32(graph), graph)
         name = f"name{self.random.randrange(6)}"
 
         def take() -> None:
@@ -75,10 +80,19 @@ class Soak:
 
         self.kill("snapshot", take)
         take()
-        id_ = open_store(self.store).read_ref(name)
-        self.contents[id_] = {
+        store = open_store(self.store)
+        id_ = store.read_ref(name)
+        kept = {entry.path for entry in store.read_manifest(id_).entries}
+        files = {
             path: data for path, data in tree(cache).items() if kind_of(path) not in NOT_KEPT and "__grp__" not in path
         }
+        self.contents[id_] = {path: data for path, data in files.items() if path in kept}
+        kernels = {kernel for path in kept if kind_of(path) in GRAPHS for kernel in kernels_in([files[path]])}
+        held = {folder for kernel in kernels for folder in folders_of(kernel)}
+        for path in files.keys() - kept:
+            if path.rpartition("/")[0] not in held:
+                self.report(f"{path} is in no snapshot and in no graph entry")
+                self.lost += 1
         if self.random.random() < 0.01:
             pin(open_store(self.store), id_)
 
@@ -180,6 +194,12 @@ class Soak:
     def report(self, line: str) -> None:
         """A finding, at once."""
         print(f"BAD: {line}", flush=True)
+
+
+def write(file: Path, data: bytes) -> None:
+    """With the folders that it needs."""
+    file.parent.mkdir(exist_ok=True, parents=True)
+    file.write_bytes(data)
 
 
 def tree(root: Path) -> dict[str, bytes]:

@@ -89,20 +89,20 @@ def make_cache(root: Path, files: int = 5_000, seed: int = 0, mean_kb: int = 70)
         for suffix, kb in (("ptx", 80), ("llir", 60), ("ttgir", 18), ("ttir", 12), ("source", 10)):
             both(f"{name}.{suffix}", some(kb))
         children = {f"{name}.{suffix}": f"{root}/{folder}/{name}.{suffix}" for suffix in ("cubin", "ptx", "ttir")}
-        both(f"{name}.json", json.dumps({"hash": _b32(some(1)), "num_warps": 4, "shared": number}).encode())
+        both(f"{name}.json", json.dumps({"hash": b32(some(1)), "num_warps": 4, "shared": number}).encode())
         both(f"__grp__{name}.json", json.dumps({"child_paths": children}).encode())
         bundled.append(TritonKernelArtifacts(kernel, 0, artifacts))
         code = some(8).strip()
-        put(f"{_b32(code)[:2]}/c{_b32(code)}.py", code)
+        put(f"{b32(code)[:2]}/c{b32(code)}.py", code)
         due += 1 / KERNELS_PER_GRAPH
         while due >= 1:
             due -= 1
             graph = pickle.dumps({"source_code": some(380), "bundle": bundled}, protocol=4)
             joint = some(160)
             bundled = []
-            key = _b32(graph[:512] + str(number).encode())
-            put(f"fxgraph/{key[:2]}/f{key}/{_b32(graph)}", graph)
-            put(f"aotautograd/a{key}/{_b32(joint)}", joint)
+            key = b32(graph[:512] + str(number).encode())
+            put(f"fxgraph/{key[:2]}/f{key}/{b32(graph)}", graph)
+            put(f"aotautograd/a{key}/{b32(joint)}", joint)
     put("iq/ciqlauncher.main.so", elf(_machine_code(source, text, 60_000)))
     return count, size
 
@@ -157,5 +157,6 @@ def _machine_code(source: random.Random, pool: bytes, size: int) -> bytes:
     return b"".join(noise[at : at + 64] + bytes(128) for at in range(0, len(noise), 64))[:size]
 
 
-def _b32(data: bytes) -> str:
+def b32(data: bytes) -> str:
+    """A checksum as torch writes it into names."""
     return base64.b32encode(hashlib.sha256(data).digest())[:51].decode().lower()

@@ -44,6 +44,7 @@ def show_document(id_: str, names: Sequence[str], manifest: Manifest, comparison
         "parent": manifest.parent,
         "build_ms": manifest.build_ms,
         "bytes": manifest.size,
+        "kernels_in_graph_entries": manifest.kernels,
         "kinds": {kind: {"files": files, "bytes": size} for kind, (files, size) in _kinds(manifest).items()},
         "fits": render.verdict(comparison),
         "fingerprint": [render.field_json(field) for field in comparison.fields],
@@ -67,6 +68,8 @@ def show_lines(
     yield f"content    {len(manifest.entries)} entries, {human_bytes(manifest.size)}{took}"
     for kind, (files, size) in _kinds(manifest).items():
         yield f"  {kind:12}{files:6}  {human_bytes(size)}"
+    if manifest.kernels:
+        yield f"  Triton kernels in graph entries: {manifest.kernels}"
     yield f"fits here  {render.verdict(comparison)}"
     yield from (f"  {line}" for line in field_lines(comparison, "there", "here"))
     if entries:

@@ -183,6 +183,8 @@ def test_all_kernels_on_request(store: Store, cache: Path) -> None:
     assert "left out: 3 kernels in graph entries" in cli.run("snapshot", "--name", "few").stderr
     assert "in graph entries" not in cli.run("snapshot", "--name", "all", "--all-kernels").stderr
     assert kernels_of(store, store.resolve("all")) == kernels_of(store, taken.id)
+    assert "Triton kernels in graph entries: 3\n" in cli.run("show", "few").stdout
+    assert json.loads(cli.run("show", "few", "--json").stdout)["kernels_in_graph_entries"] == 3
 
 
 @pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
