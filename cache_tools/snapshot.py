@@ -3,7 +3,7 @@
 In: a store, a cache directory (another process may be writing to it) and a name. Out: a ``SnapshotResult``.
 Each file is read once, and not at all if its status is that of an earlier snapshot; what changes while it is read, is
 empty, cut or does not hash to its name is left out and counted, since torch builds again what is missing but trusts
-what is there. Reading a file is ``intake.py``'s. It neither compiles nor judges machines.
+what is there. Reading files is ``intake.py``'s. It neither compiles nor judges machines.
 """
 
 from __future__ import annotations

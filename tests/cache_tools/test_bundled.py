@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_tools import bundled, intake
+from cache_tools import bundled, filereader
 from cache_tools.bundled import kernels_in, without_kernels
 from cache_tools.errors import CorruptError, SecretsError
 from cache_tools.intake import Intake
@@ -169,7 +169,7 @@ def test_an_unchanged_cache_is_the_same_snapshot_without_being_read(
     store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = take(store, cache)
-    monkeypatch.setattr("cache_tools.intake.without_kernels", lambda *_: pytest.fail("an entry was read again"))
+    monkeypatch.setattr("cache_tools.filereader.without_kernels", lambda *_: pytest.fail("an entry was read again"))
     again = take(store, cache)
     assert (again.id, again.new, again.skipped) == (first.id, False, first.skipped)
 
@@ -334,7 +334,7 @@ def test_an_entry_that_is_too_large_is_not_read(
         looked_at.append(size)
         return []
 
-    monkeypatch.setattr("cache_tools.intake.without_kernels", note)
+    monkeypatch.setattr("cache_tools.filereader.without_kernels", note)
     assert take(store, cache).skipped["too large"] == 1
     assert max(looked_at) < MAX_ENTRY_BYTES
 
@@ -353,13 +353,13 @@ def test_a_large_entry_is_looked_at_and_then_read_once(
     data = entry + b"." * LARGE
     write_entry(cache, data)
     streams: list[str] = []
-    chunks = intake._chunks
+    chunks = filereader._chunks
 
     def noted(fd: int) -> Iterator[bytes]:
         streams.append(os.readlink(f"/proc/self/fd/{fd}"))
         return chunks(fd)
 
-    monkeypatch.setattr(intake, "_chunks", noted)
+    monkeypatch.setattr(filereader, "_chunks", noted)
     take(store, cache, scanner=Scanner(Policy.WARN, environ={}))
     assert [one.rpartition("/")[2] for one in streams] == [helpers.b32(data)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_tools import intake, manifest
+from cache_tools import filereader, intake, manifest
 from cache_tools import snapshot as module
 from cache_tools.errors import CorruptError
 from cache_tools.kinds import GRAPHS
@@ -84,7 +84,7 @@ def test_what_is_no_file_any_more_is_left_out(
 
 
 def test_a_file_that_outgrows_the_limit_is_left_out(store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for where in (intake, manifest):
+    for where in (filereader, manifest):
         monkeypatch.setattr(where, "MAX_ENTRY_BYTES", 6 << 20)
     after_listing(monkeypatch, lambda: (cache / LARGE).write_bytes(bytes(7 << 20)))
     assert snapshot(store, cache, name="run", fingerprint=HERE).skipped["too large"] == 1

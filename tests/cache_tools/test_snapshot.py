@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cache_tools import intake as module
+from cache_tools import filereader as module
 from cache_tools.errors import StorageError
 from cache_tools.snapshot import snapshot
 from cache_tools.store import Store, create_store

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_tools import intake, stamps
+from cache_tools import stamps
 from cache_tools.errors import CorruptError
+from cache_tools.filereader import FileReader
 from cache_tools.restore import execute, plan_restore
 from cache_tools.scan import Entry
 from cache_tools.snapshot import SnapshotResult, snapshot
@@ -32,13 +33,13 @@ def cache(tmp_path: Path) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files of caches that are opened for reading."""
     paths: list[str] = []
-    real = intake.Intake._keep
+    real = FileReader.keep
 
-    def keep(reading: intake.Intake, entry: Entry) -> object:
+    def keep(reading: FileReader, entry: Entry) -> object:
         paths.append(entry.path)
         return real(reading, entry)
 
-    monkeypatch.setattr(intake.Intake, "_keep", keep)
+    monkeypatch.setattr(FileReader, "keep", keep)
     return paths
 
 
