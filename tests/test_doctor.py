@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,3 +210,9 @@ def test_a_driver_that_refuses_is_named(host: HostFacts) -> None:
 
 def test_the_report_tells_what_was_judged() -> None:
     assert json.loads(dflash("doctor", "--json").stdout)["judged"].startswith("Python 3.")
+
+
+def test_the_version_is_told() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    done = dflash("--version")
+    assert (done.returncode, done.stdout) == (0, f"dflash-toolkit {told}\n")

@@ -342,3 +342,7 @@ def test_the_default_cache_is_the_one_that_torch_uses(tmp_path: Path) -> None:
     exec(compile(text, str(source), "exec"), namespace)
     assert str(default_cache_dir({})) == namespace["default_cache_dir"]()
     assert default_cache_dir({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}) == tmp_path
+
+
+def test_a_snapshot_names_the_directory_it_is_of(cli: Cli) -> None:
+    assert cli.run("snapshot", "--name", "run").stdout.endswith(f", from {cli.cache}\n")
