@@ -94,6 +94,7 @@ def restore(
     from cache_tools import report
     from cache_tools.restore import Mode, execute, plan_restore
     from cache_tools.store import open_store
+    from cache_tools.target import check_mergeable
 
     if replace and merge:
         raise UsageError("--replace and --merge exclude each other: give one")
@@ -101,6 +102,8 @@ def restore(
     mode = Mode.REPLACE if replace else Mode.MERGE
     target = to or paths.default_cache_dir()
     plan = plan_restore(vault, name, target, mode=mode, strict=strict, allow_untrusted=allow_untrusted)
+    if to and mode is Mode.MERGE:  # not torch's own directory, in which a stray file must not end a run
+        check_mergeable(to)
     if plan.trust.reason:
         cliutil.say(f"warning: UNTRUSTED code, allowed by --allow-untrusted: {plan.trust.reason}")
     refused = bool(plan.comparison.fatal) and not force

@@ -21,7 +21,7 @@ from cache_tools.manifest import Manifest, ManifestEntry
 from cache_tools.observe import observe
 from cache_tools.relocate import is_group, roots_of, tokenise
 from cache_tools.store import Store
-from cache_tools.target import check_apart, check_mergeable, check_replaceable, check_target
+from cache_tools.target import check_apart, check_replaceable, check_target
 from cache_tools.trust import Standing, Verdict, judge, refusal, require
 from envguard import atomic
 from envguard.errors import UsageError
@@ -155,8 +155,6 @@ def plan_restore(
     ordered = sorted(content.entries, key=lambda entry: (RESTORE_ORDER[entry.kind], entry.path))
     with storage_errors(f"reading {target}"):
         removed = check_replaceable(target) if mode is Mode.REPLACE else 0
-        if mode is Mode.MERGE:
-            check_mergeable(target)
         actions = tuple((Action.ADD if whole else _action(target, entry), entry) for entry in ordered)
     return RestorePlan(
         store=store,

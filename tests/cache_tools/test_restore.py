@@ -339,17 +339,3 @@ def test_a_large_triton_group_points_into_the_new_place_too(store: Store, tmp_pa
     execute(plan_restore(store, "gpu", target, here=HERE))
     group = json.loads((target / "triton/0/HASH/__grp__kernel.json").read_text())
     assert all(path.startswith(f"{target}/triton/0/HASH/") for path in group["child_paths"].values())
-
-
-def test_a_directory_of_other_files_is_no_place_to_merge_into(filled: Store, tmp_path: Path) -> None:
-    target = tmp_path / "sources"
-    helpers.write(target, "train.py", b"import torch\n")
-    target.chmod(0o700)
-    before = helpers.tree(target)
-    with pytest.raises(UsageError, match=r"sources holds train\.py and nothing of a compile cache"):
-        plan_restore(filled, "run", target, here=HERE)
-    assert helpers.tree(target) == before
-    helpers.write(target, helpers.NATIVE, helpers.elf())
-    assert execute(plan_restore(filled, "run", target, here=HERE)).added
-    (tmp_path / "empty").mkdir(mode=0o700)
-    assert execute(plan_restore(filled, "run", tmp_path / "empty", here=HERE)).added

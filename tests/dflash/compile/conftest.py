@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from dflash.compile import dense
+from dflash.compile import dense, policy
 from dflash.compile.policy import POLICY, Line, Policy
 
 
@@ -28,3 +28,10 @@ def _torch_as_it_was() -> Iterator[None]:
     dense.remove_tripwire()
     for line in found.lines:
         line.put()
+
+
+@pytest.fixture
+def policy_in_force() -> None:
+    """As in a process of ours after its imports."""
+    policy.apply()
+    dense.install_tripwire()

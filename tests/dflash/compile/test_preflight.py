@@ -30,11 +30,7 @@ from .preflight_faults import (
     judged,
 )
 
-
-@pytest.fixture(autouse=True)
-def _policy_here() -> None:
-    policy.apply()
-    dense.install_tripwire()
+pytestmark = pytest.mark.usefixtures("policy_in_force")
 
 
 def test_a_sound_process_has_no_finding() -> None:

@@ -8,17 +8,9 @@ import sys
 
 import pytest
 
-from dflash.compile import dense, policy
-
 from .preflight_faults import (
     ROOT,
 )
-
-
-@pytest.fixture(autouse=True)
-def _policy_here() -> None:
-    policy.apply()
-    dense.install_tripwire()
 
 
 def run_preflight(code: str = "", *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:

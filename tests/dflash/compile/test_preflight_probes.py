@@ -15,7 +15,7 @@ import torch._dynamo
 import torch._functorch.config
 import torch.fx._symbolic_trace as tracing
 
-from dflash.compile import behaviour, dense, machine, policy
+from dflash.compile import behaviour, machine, policy
 from dflash.compile.policy import POLICY
 from envguard.findings import run_checks
 
@@ -33,11 +33,7 @@ from .preflight_faults import (
     stance,
 )
 
-
-@pytest.fixture(autouse=True)
-def _policy_here() -> None:
-    policy.apply()
-    dense.install_tripwire()
+pytestmark = pytest.mark.usefixtures("policy_in_force")
 
 
 BREAKAGES: dict[str, tuple[str, Callable[[], Any]]] = {

@@ -13,7 +13,7 @@ import torch._dynamo
 import torch._functorch.config
 import torch.fx._symbolic_trace as tracing
 
-from dflash.compile import behaviour, dense, policy, preflight
+from dflash.compile import behaviour, preflight
 from dflash.compile.state import FX_FILE
 
 from .preflight_faults import (
@@ -23,11 +23,7 @@ from .preflight_faults import (
     replaced,
 )
 
-
-@pytest.fixture(autouse=True)
-def _policy_here() -> None:
-    policy.apply()
-    dense.install_tripwire()
+pytestmark = pytest.mark.usefixtures("policy_in_force")
 
 
 def overlapping_traces() -> None:
