@@ -7,8 +7,10 @@ shape, since envguard imports nothing but the standard library and ``packaging``
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Protocol, TextIO, runtime_checkable
@@ -44,7 +46,7 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
         result = command(rest)
         sys.stdout.flush()
         if result == INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
-            say("interrupted")
+            return _interrupted()
         return result if isinstance(result, int) else OK
     except BrokenPipeError:
         return _closed_pipe()
@@ -53,14 +55,21 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
             return _closed_pipe()
         raise
     except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
+        return _interrupted()
     except Exception as error:
         if debug:
             import traceback
 
             traceback.print_exc()
         return _explain(program, error)
+
+
+def _interrupted() -> int:
+    """Say so; a second Ctrl-C, or the first one sent twice by a launcher, ends the process without a traceback."""
+    with contextlib.suppress(ValueError):  # not the main thread, which alone gets signals
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    say("interrupted")
+    return INTERRUPTED
 
 
 def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -216,3 +217,14 @@ def test_the_version_is_told() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     done = dflash("--version")
     assert (done.returncode, done.stdout) == (0, f"dflash-toolkit {told}\n")
+
+
+def test_ctrl_c_sent_twice_is_no_traceback() -> None:
+    code = (
+        "import atexit, os, signal, sys\n"
+        "from envguard.cliutil import run\n"
+        "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.exit(run('dflash', lambda _: os.kill(os.getpid(), signal.SIGINT), []))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
