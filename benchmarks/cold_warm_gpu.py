@@ -1,6 +1,6 @@
 """Four ways to start the GPU example: cold, warm, wiped and restored, and from torch's own mega-cache.
 
-    python benchmarks/cold_warm_gpu.py --work DIR            # one GPU, about six minutes
+    python benchmarks/cold_warm_gpu.py --work DIR            # one GPU, about eight minutes
     python benchmarks/cold_warm_gpu.py --work DIR --cpu      # the CPU example, to try the script itself
 
 In: an empty directory. Out: on stdout a table and, as the last line, one JSON object; on stderr what happens. Every
@@ -76,7 +76,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, required=True, help="a directory that is empty or absent")
     parser.add_argument("--cpu", action="store_true", help="the CPU example")
-    parser.add_argument("--rounds", type=int, default=3, help="warm and restored starts of each kind")
+    parser.add_argument("--rounds", type=int, default=5, help="warm and restored starts of each kind")
     parser.add_argument("--mega-rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=3, help="steps of each start")
     parser.add_argument("--data", type=Path, default=ROOT / "examples" / "data" / "prepared")

@@ -1,10 +1,11 @@
 """Fill a compile cache with what torch itself writes: hundreds of MB, for measuring snapshots on a real one.
 
-    python benchmarks/real_cache.py DIR [--megabytes 350] [--processes 8] [--seconds 300]
+    python benchmarks/real_cache.py DIR [--mode default] [--megabytes 350] [--processes 8] [--seconds 300]
 
 In: one CUDA device. Out: the cache in DIR (inductor's and Triton's together), its size and number of files as one JSON
-line. Small transformer layers of many widths and lengths are compiled with ``max-autotune-no-cudagraphs``, forward and
-backward, by several processes that share the cache, until it is large enough or the time is over. Nothing is judged.
+line. Small transformer layers of many widths and lengths are compiled with ``--mode``, forward and backward, by several
+processes that share the cache; each ends after a layer, once the cache is large enough or the time is over. The default
+mode is torch's own; ``max-autotune-no-cudagraphs`` also leaves the kernels of every candidate. Nothing is judged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 from flexlab import cache_files, say
 
 
-def fill(cache: Path, part: int, parts: int, megabytes: int, seconds: float) -> None:
+def fill(cache: Path, mode: str, part: int, parts: int, megabytes: int, seconds: float) -> None:
     """One process: every ``parts``-th shape from ``part`` on."""
     import torch
     import torch._inductor.config
@@ -35,20 +36,21 @@ def fill(cache: Path, part: int, parts: int, megabytes: int, seconds: float) -> 
         torch._dynamo.reset()
         layer = torch.nn.TransformerEncoderLayer(width, 8, 2 * width, dropout=0.0, batch_first=True)
         layer = layer.to("cuda", torch.bfloat16)
-        compiled = torch.compile(layer, mode="max-autotune-no-cudagraphs", dynamic=False)
+        compiled = torch.compile(layer, mode=mode, dynamic=False)
         compiled(torch.randn(1, tokens, width, device="cuda", dtype=torch.bfloat16)).sum().backward()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path)
+    parser.add_argument("--mode", default="default", help="of torch.compile")
     parser.add_argument("--megabytes", type=int, default=350)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is not None:
-        fill(options.cache, options.part, options.processes, options.megabytes, options.seconds)
+        fill(options.cache, options.mode, options.part, options.processes, options.megabytes, options.seconds)
         return 0
     options.cache.mkdir(parents=True, exist_ok=True)
     environ = os.environ | {

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from cache_tools import stamps
 from cache_tools.blobwriter import BlobWriter
-from cache_tools.bundled import kernels_in, without_kernels
+from cache_tools.bundled import Read, kernels_in, without_kernels
 from cache_tools.elf import elf_problem
 from cache_tools.kinds import GRAPHS, Kind, digest_matches, is_self_named, name_matches, named_digests
 from cache_tools.live import not_being_built
@@ -46,32 +46,41 @@ class FileReader:
     def __init__(self, writer: BlobWriter, cache_dir: Path, scanner: Scanner | None) -> None:
         self._writer, self._cache_dir, self._scanner = writer, cache_dir, scanner
         self._roots = roots_of(cache_dir)
-        self._looked_at: dict[str, Status] = {}
-        """Graph entries in which the scanner has looked for secrets, and their status then."""
+        self._looked_at: dict[str, tuple[Status, frozenset[str]]] = {}
+        """Graph entries in which the scanner has looked for secrets; their status then, and the kernels they held."""
         self.read: dict[str, Status] = {}
         """Path → the status that a file had all the while it was read."""
         self.new: list[str] = []
         """Paths whose content the store had not."""
 
     def kernels(self, entry: Entry) -> frozenset[str] | None:
-        """The kernels that a graph entry holds; looks for secrets on the way.
+        """The kernels that a graph entry holds; looks for secrets on the way, unless it has done so.
 
         None if the file cannot be read as it was listed, which ``keep`` judges.
         """
+        status, known = self._looked_at.get(entry.path, (None, frozenset()))
+        if status == entry.status:
+            return known
         if entry.size > MAX_ENTRY_BYTES:
             return None
         with contextlib.suppress(OSError):
             fd = _open(f"{self._cache_dir}/{entry.path}")
             try:
-                text = without_kernels(lambda at, length: os.pread(fd, length, at), entry.size)
-                found = kernels_in(self._scanner.through(entry.path, entry.kind, text) if self._scanner else text)
+                found = self._look(entry, lambda at, length: os.pread(fd, length, at), entry.size)
                 if stamps.status_of(os.fstat(fd)) != entry.status:
                     return None
             finally:
                 os.close(fd)
-            self._looked_at[entry.path] = entry.status
+            self._looked_at[entry.path] = entry.status, found
             return found
         return None
+
+    def _look(self, entry: Entry, read: Read, size: int) -> frozenset[str]:
+        text = without_kernels(read, size)
+        return kernels_in(self._scanner.through(entry.path, entry.kind, text) if self._scanner else text)
+
+    def _has_looked_at(self, entry: Entry, status: Status) -> bool:
+        return self._looked_at.get(entry.path, (None,))[0] == status
 
     def keep(self, entry: Entry) -> ManifestEntry | str:
         """Store one file, or say why it is left out."""
@@ -139,7 +148,10 @@ class FileReader:
         digest = hashlib.sha256(data).digest()
         if not _is_named_by(entry, digest):
             return "damaged"
-        if self._scanner and self._looked_at.get(entry.path) != expected:
+        if entry.kind in GRAPHS and not self._has_looked_at(entry, expected):
+            found = self._look(entry, lambda at, length: data[at : at + length], len(data))
+            self._looked_at[entry.path] = expected, found
+        elif self._scanner and entry.kind not in GRAPHS:
             self._scanner.look(entry.path, entry.kind, data)
         new = self._writer.add(data, digest)
         return self._kept(entry, digest, len(data), expected, new=new)
@@ -152,7 +164,7 @@ class FileReader:
                 if elf_problem(handle, size):
                     return "cut"
         try:
-            streamed = self._streamed(entry, fd, size, looked_at=self._looked_at.get(entry.path) == expected)
+            streamed = self._streamed(entry, fd, size, looked_at=self._has_looked_at(entry, expected))
         except ValueError:  # it changed between two readings
             return None
         if not _is_settled(fd, expected):

@@ -1,8 +1,9 @@
 """Taking the files of a live cache into a store.
 
 In: a cache directory, a ``BlobWriter``. Out: a ``Taken``: manifest entries, and why other files were left out. Kernels
-that a graph entry holds (bundled.py) are not even listed. A file whose status is the remembered one and whose blob is
-held is not opened. Others are read (filereader.py) in this thread, large ones by helpers. It makes nothing visible.
+that a graph entry holds (bundled.py) are not even listed, so that graph entries are read while the directory is listed.
+A file whose status is the remembered one and whose blob is held is not opened. Others are read (filereader.py) in this
+thread, large ones by helpers. It makes nothing visible.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ class Intake:
         self._only, self._all_kernels = only, all_kernels
         self._known = stamps.read(stamps.file_stamp(store.root, cache_dir))
         self._begun: dict[str, Future[ManifestEntry | str]] = {}
-        self._kernels: dict[str, tuple[Status, frozenset[str]]] = {}
-        """Path of a graph entry → the kernels it held while it had that status."""
+        self._kept: dict[str, ManifestEntry] = {}
+        """Small graph entries that were kept as they were met, by path; others may be whole once it is their turn."""
         self._held: set[str] = set()
         """Folders of kernels that graph entries hold."""
         self._passed_over = 0
 
     def scan(self) -> Scan:
-        """List the directory, but for the folders of kernels that graph entries hold; begin to read large entries."""
+        """List the directory, but for the folders of kernels that graph entries hold; read those entries meanwhile."""
         found = scan(self._cache_dir, on_graph=self._meet, pass_over=self._held.__contains__)
         self._passed_over = found.passed_over
         return found
@@ -121,6 +122,10 @@ class Intake:
 
     def _meet(self, entry: Entry) -> None:
         if self._only is None or entry.path in self._only:
+            if entry.size < LARGE and self._reader.read.get(entry.path) != entry.status and not self._remembered(entry):
+                kept = self._reader.keep(entry)  # in one reading with its kernels and secrets
+                if isinstance(kept, ManifestEntry):
+                    self._kept[entry.path] = kept
             found = self._kernels_of(entry)
             self._begin(entry)  # one reading is enough now that the secrets have been looked for
             if found and self._only is None and not self._all_kernels:
@@ -142,16 +147,6 @@ class Intake:
 
     def _kernels_of(self, entry: Entry) -> frozenset[str] | None:
         """None if the file cannot be read as it was listed."""
-        status, names = self._kernels.get(entry.path, (None, frozenset()))
-        if status != entry.status:
-            found = self._read_kernels(entry)
-            if found is None:
-                return None
-            self._kernels[entry.path] = (entry.status, found)
-            return found
-        return names
-
-    def _read_kernels(self, entry: Entry) -> frozenset[str] | None:
         row = self._known.get(entry.path)
         if row is not None and _status_in(row) == entry.status and len(row) > _KERNELS:
             return frozenset(str(row[_KERNELS]).split(",")) - {""}
@@ -176,7 +171,8 @@ class Intake:
             if job is not None and not job.cancel():
                 results[entry.path] = job.result()
             else:
-                results[entry.path] = self._remembered(entry) or self._reader.keep(entry)
+                kept = self._kept.get(entry.path) or self._remembered(entry)
+                results[entry.path] = kept or self._reader.keep(entry)
             done += entry.size
             if on_progress:
                 on_progress(done, total)

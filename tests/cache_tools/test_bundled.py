@@ -221,6 +221,22 @@ def test_secrets_beside_the_kernels_are_found(store: Store, cache: Path, entry: 
     assert sorted(one.path.split("/")[2] for one in scanner.findings) == ["flarge", "fsmall"]
 
 
+def test_a_graph_entry_is_opened_once(store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = [cache / path for path in helpers.tree(cache) if path.startswith("fxgraph")]
+    for graph in graphs:
+        os.utime(graph, (1e9, 1e9))  # one that was written just now is read again
+    opened: list[str] = []
+    really = os.open
+
+    def count(path: str, *rest: int, **more: int) -> int:
+        opened.append(str(path))
+        return really(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", count)
+    take(store, cache, scanner=Scanner(Policy.WARN, environ={}))
+    assert sorted(path for path in opened if "/fxgraph/" in path) == sorted(map(str, graphs))
+
+
 def test_a_run_that_used_graph_entries_alone_was_on_a_gpu(store: Store, cache: Path, tmp_path: Path) -> None:
     graph = next(path for path in helpers.tree(cache) if path.startswith("fxgraph/xy"))
     taken = take(store, cache, only=frozenset({graph}))
