@@ -223,6 +223,7 @@ def test_ctrl_c_sent_twice_is_no_traceback() -> None:
     code = (
         "import atexit, os, signal, sys\n"
         "from envguard.cliutil import run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
         "atexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
         "sys.exit(run('dflash', lambda _: os.kill(os.getpid(), signal.SIGINT), []))"
     )
