@@ -32,6 +32,7 @@ from cache_tools.blobwriter import BlobWriter
 from cache_tools.errors import CorruptError
 from cache_tools.manifest import ID, Manifest
 from cache_tools.packs import LARGE, PackIndex, PackReader
+from cache_tools.paths import STORE_VARIABLE
 from cache_tools.plainfile import read_plain
 from cache_tools.sharing import file_mode
 from envguard import atomic, fsops
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 
 FORMAT = 2
 CONFIG = b'{"format":2}'
+_FORMAT = re.compile(rb'\{"format":(\d{1,9})\}')
+_MAX_CONFIG_BYTES = 64
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_MANIFEST_BYTES = 256 << 20
 _PREFIX = re.compile(r"[0-9a-f]{4,64}")
@@ -305,11 +308,8 @@ def open_store(root: Path) -> Store:
         raise UsageError(
             f"{root} is not a cache store: make one with: dflash cache snapshot --store {root} --name NAME"
         )
-    if read_plain(root / "config.json", limit=len(CONFIG)) != CONFIG:
-        raise CorruptError(
-            f"{root / 'config.json'} is damaged, or of another format than {FORMAT}, which this version reads: "
-            "copy the store again, or use the version that made it"
-        )
+    if (config := read_plain(root / "config.json", limit=_MAX_CONFIG_BYTES)) != CONFIG:
+        raise _of_another_format(root, config)
     missing = [name for name in ("blobs", "snapshots", "refs") if not (root / name).is_dir()]
     if missing:
         raise CorruptError(f"{root} is incomplete: {', '.join(missing)} missing; was the copy finished?")
@@ -317,6 +317,19 @@ def open_store(root: Path) -> Store:
         if os.path.lexists(path) and not path.is_dir():
             raise CorruptError(f"{path} is not a directory: remove it")
     return Store(root=root)
+
+
+def _of_another_format(root: Path, config: bytes) -> CorruptError:
+    if not (other := _FORMAT.fullmatch(config)):
+        return CorruptError(f"{root / 'config.json'} is damaged, it must be {CONFIG.decode()}: copy the store again")
+    import shlex
+
+    move = shlex.join(["mv", str(root), f"{root}.old"])
+    return CorruptError(
+        f"{root} is a store of format {other[1].decode()}, this version reads and writes {FORMAT}: move it away "
+        f"({move}) and snapshots are made anew, name another one (--store, compile.store of a run, "
+        f"or {STORE_VARIABLE}), or use the version that made it"
+    )
 
 
 def _held(root: Path) -> str | None:

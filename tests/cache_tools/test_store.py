@@ -241,11 +241,18 @@ def test_bad_names_are_refused(store: Store, name: str) -> None:
         store.set_ref(name, "ab" * 32)
 
 
-def test_an_unknown_format_is_refused(store: Store) -> None:
-    (store.root / "config.json").write_bytes(b'{"format":3}')
-    with pytest.raises(
-        CorruptError, match=r"config\.json is damaged, or of another format than 2, which this version reads: copy"
-    ):
+@pytest.mark.parametrize("other", [1, 3])
+def test_a_store_of_another_format_names_the_ways_out(store: Store, other: int) -> None:
+    (store.root / "config.json").write_bytes(b'{"format":%d}' % other)
+    ways = rf"move it away \(mv {store.root} {store.root}\.old\).*--store, compile\.store.*DFLASH_CACHE_STORE"
+    with pytest.raises(CorruptError, match=rf"{store.root} is a store of format {other}, this version .* 2: {ways}"):
+        open_store(store.root)
+
+
+@pytest.mark.parametrize("damaged", [b"", b'{"format":2', b'{"format":2}\n', b'{"format":2.5}', b"x" * 100])
+def test_a_damaged_configuration_is_refused(store: Store, damaged: bytes) -> None:
+    (store.root / "config.json").write_bytes(damaged)
+    with pytest.raises(CorruptError, match=r'config\.json is damaged, it must be \{"format":2\}: copy the store again'):
         open_store(store.root)
 
 
