@@ -31,6 +31,23 @@ _PAYLOAD = b"payload"
 """The key between a file's name and its content; written out once, then from the memo."""
 _FILE = re.compile(rb".+\.(?:cubin|hsaco|ptx|amdgcn|spv|zebin|llir|ttir|ttgir|source)", re.DOTALL)
 """Not ``.json``: small, and text to look at, as in ``triton/`` (``secrets.has_text``)."""
+_NEXT = re.compile(
+    rb"""
+    \x94 u b                                            # the file's record ends
+    (?:
+        e u b                                           # and perhaps that of its kernel; the next kernel's begins,
+        (?:\x95.{8})? (?:h.|j.{4}) \) \x81 \x94 } \x94 \(  # perhaps in a new frame, of the class in the memo:
+        (?:h.|j.{4}) \x8c4 .{52} \x94                    # its hash
+        (?:h.|j.{4}) K .                                # its device
+        (?:h.|j.{4}) ] \x94 \(                           # its files
+    )?
+    (?:\x95.{8})? (?:h.|j.{4}) \) \x81 \x94 } \x94 \(      # the record of the next file begins
+    (?:h.|j.{4}) \x8c (.)                               # with its name, of so many bytes
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+"""What pickle writes between one kernel's file and the name of the next: one step for 13 opcodes, or 31."""
+_OPCODES = 13
 _PIECE = 1 << 20
 _STEP = 4096
 """Bytes read at once while walking: about what lies between two contents."""
@@ -38,8 +55,8 @@ _PATIENCE = 100_000
 """Opcodes without a kernel's file, after which none is expected: a file of opcodes only would take minutes."""
 _EARNS = 128
 """Bytes of a kernel's file that allow for one more opcode: millions of files of a byte would take minutes too."""
-_MOST = 300
-"""More bytes than an opcode takes with its argument, a long one's content excepted."""
+_MOST = 400
+"""More bytes than an opcode takes with its argument, a long one's content excepted, or than ``_NEXT`` and a name."""
 
 _SIZES = {ord(op.code): op.arg.n if op.arg else 0 for op in pickletools.opcodes}
 _FIXED = [size if (size := _SIZES.get(code, -1)) >= 0 else -1 for code in range(256)]
@@ -74,9 +91,12 @@ def kernels_in(pieces: Iterable[bytes]) -> frozenset[str]:
     """``DEVICE/HASH`` of each kernel whose files the entry with this content holds (they may have been left out)."""
     found: set[str] = set()
     end = b""
+    begun = False
     for piece in pieces:
         window = end + piece
-        found.update(f"{device[0]}/{name.decode()}" for name, device in _KERNEL.findall(window))
+        begin = 0 if begun else window.find(_CLASS)
+        if begun := begin >= 0:
+            found.update(f"{device[0]}/{name.decode()}" for name, device in _KERNEL.findall(window, begin))
         end = window[-_LONGEST:]
     return frozenset(found)
 
@@ -127,12 +147,19 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
     """Begin and end of each kernel's file, from the opcode at ``at`` on, as far as they are understood."""
     window, base = b"", at
     before = last = b""
-    left = _PATIENCE
-    while at < size and left:
+    left, ended = _PATIENCE, False
+    while at < size and left > 0:
         left -= 1
         here = at - base
         if here + _MOST > len(window):
             window, base, here = read(at, _STEP), at, 0
+        if ended and (between := _NEXT.match(window, here)):
+            here = between.end()
+            at = base + here + between[1][0]
+            before, last = last, window[here : at - base]
+            left, ended = left - _OPCODES, False
+            continue
+        ended = False
         code = window[here] if window else 0
         fixed, counted = _FIXED[code], _COUNTED[code]
         if fixed >= 0:
@@ -148,4 +175,5 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
                 return
         elif code in _BYTES and at <= size and _FILE.fullmatch(before if last == _PAYLOAD else last):
             yield content, at
+            ended = True
             left = min(_PATIENCE, left + (at - content) // _EARNS)

@@ -82,6 +82,25 @@ class FileReader:
     def _has_looked_at(self, entry: Entry, status: Status) -> bool:
         return self._looked_at.get(entry.path, (None,))[0] == status
 
+    def fetch(self, entry: Entry) -> tuple[bytes, bytes] | None:
+        """Content and sha256 of a small graph entry as it was listed, for ``keep_fetched``; in any thread.
+
+        None where it is not, or cannot be read: ``keep`` judges that.
+        """
+        with contextlib.suppress(OSError):
+            fd = _open(f"{self._cache_dir}/{entry.path}")
+            try:
+                data = _read(fd, entry.size)
+                if len(data) == entry.size and _is_settled(fd, entry.status):
+                    return data, hashlib.sha256(data).digest()
+            finally:
+                os.close(fd)
+        return None
+
+    def keep_fetched(self, entry: Entry, data: bytes, digest: bytes) -> ManifestEntry | str:
+        """``keep`` for what ``fetch`` has read."""
+        return self._keep_graph(entry, data, digest, entry.status)
+
     def keep(self, entry: Entry) -> ManifestEntry | str:
         """Store one file, or say why it is left out."""
         if entry.size > MAX_ENTRY_BYTES:
@@ -146,15 +165,21 @@ class FileReader:
                 return "points outside"
             data = moved
         digest = hashlib.sha256(data).digest()
-        if not _is_named_by(entry, digest):
-            return "damaged"
-        if entry.kind in GRAPHS and not self._has_looked_at(entry, expected):
-            found = self._look(entry, lambda at, length: data[at : at + length], len(data))
-            self._looked_at[entry.path] = expected, found
-        elif self._scanner and entry.kind not in GRAPHS:
+        if entry.kind in GRAPHS:
+            return self._keep_graph(entry, data, digest, expected)
+        if self._scanner:
             self._scanner.look(entry.path, entry.kind, data)
         new = self._writer.add(data, digest)
         return self._kept(entry, digest, len(data), expected, new=new)
+
+    def _keep_graph(self, entry: Entry, data: bytes, digest: bytes, status: Status) -> ManifestEntry | str:
+        if not digest_matches(entry.path, digest):
+            return "damaged"
+        if not self._has_looked_at(entry, status):
+            found = self._look(entry, lambda at, length: data[at : at + length], len(data))
+            self._looked_at[entry.path] = status, found
+        new = self._writer.add(data, digest)
+        return self._kept(entry, digest, len(data), status, new=new)
 
     def _large(self, entry: Entry, fd: int, expected: Status) -> ManifestEntry | str | None:
         """None if the file changes."""

@@ -1,7 +1,8 @@
 """Taking the files of a live cache into a store.
 
 In: a cache directory, a ``BlobWriter``. Out: a ``Taken``: manifest entries, and why other files were left out. Kernels
-that a graph entry holds (bundled.py) are not even listed, so that graph entries are read while the directory is listed.
+that a graph entry holds (bundled.py) are not even listed, so that graph entries are read while the directory is listed:
+helpers read some entries ahead, this thread looks into them one by one.
 A file whose status is the remembered one and whose blob is held is not opened. Others are read (filereader.py) in this
 thread, large ones by helpers. It makes nothing visible.
 """
@@ -9,7 +10,7 @@ thread, large ones by helpers. It makes nothing visible.
 from __future__ import annotations
 
 import functools
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _KERNELS = 6
 """Where the stamp's row of a graph entry has its kernels; a row of an older edition ends before."""
+_AHEAD = 4
+"""Graph entries that may have been read and not been looked at, each of less than ``LARGE`` bytes."""
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes in all."""
 
@@ -88,13 +91,16 @@ class Intake:
         self._begun: dict[str, Future[ManifestEntry | str]] = {}
         self._kept: dict[str, ManifestEntry] = {}
         """Small graph entries that were kept as they were met, by path; others may be whole once it is their turn."""
+        self._coming: deque[tuple[Entry, Future[tuple[bytes, bytes] | None]]] = deque()
+        """Small graph entries that were met and are not kept yet."""
         self._held: set[str] = set()
         """Folders of kernels that graph entries hold."""
         self._passed_over = 0
 
     def scan(self) -> Scan:
         """List the directory, but for the folders of kernels that graph entries hold; read those entries meanwhile."""
-        found = scan(self._cache_dir, on_graph=self._meet, pass_over=self._held.__contains__)
+        found = scan(self._cache_dir, on_graph=self._meet, pass_over=self._is_held)
+        self._take_all()
         self._passed_over = found.passed_over
         return found
 
@@ -121,15 +127,43 @@ class Intake:
         )
 
     def _meet(self, entry: Entry) -> None:
-        if self._only is None or entry.path in self._only:
-            if entry.size < LARGE and self._reader.read.get(entry.path) != entry.status and not self._remembered(entry):
-                kept = self._reader.keep(entry)  # in one reading with its kernels and secrets
-                if isinstance(kept, ManifestEntry):
-                    self._kept[entry.path] = kept
-            found = self._kernels_of(entry)
+        """Take a graph entry that the scan came to; a small one once others have been met, which a helper may use."""
+        if self._only is not None and entry.path not in self._only:
+            return
+        if entry.size >= LARGE:
+            self._learn(entry)
             self._begin(entry)  # one reading is enough now that the secrets have been looked for
-            if found and self._only is None and not self._all_kernels:
-                self._held |= _folders([found])
+        elif self._reader.read.get(entry.path) == entry.status or self._remembered(entry):
+            self._learn(entry)
+        else:
+            self._coming.append((entry, self._writer.beside(functools.partial(self._reader.fetch, entry))))
+            if len(self._coming) > _AHEAD:
+                self._take_first()
+
+    def _take_first(self) -> None:
+        """Keep the first of the entries that are coming, in one reading with its kernels and secrets."""
+        entry, reading = self._coming.popleft()
+        fetched = self._reader.fetch(entry) if reading.cancel() else reading.result()
+        kept = self._reader.keep_fetched(entry, *fetched) if fetched else self._reader.keep(entry)
+        if isinstance(kept, ManifestEntry):
+            self._kept[entry.path] = kept
+        self._learn(entry)
+
+    def _learn(self, entry: Entry) -> None:
+        """Which kernels the graph entry holds."""
+        found = self._kernels_of(entry)
+        if found and self._only is None and not self._all_kernels:
+            self._held |= _folders([found])
+
+    def _is_held(self, folder: str) -> bool:
+        """Whether graph entries hold all that the folder does; asked once they have been met."""
+        if folder.startswith("triton/"):
+            self._take_all()
+        return folder in self._held
+
+    def _take_all(self) -> None:
+        while self._coming:
+            self._take_first()
 
     def _graphs(self, results: dict[str, ManifestEntry | str]) -> dict[str, frozenset[str]]:
         """Path → kernels of each graph entry that is taken; what changed since it was met is looked at again."""

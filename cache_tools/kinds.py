@@ -7,7 +7,6 @@ It opens nothing.
 
 from __future__ import annotations
 
-import base64
 import enum
 import hashlib
 import itertools
@@ -51,6 +50,8 @@ GRAPHS = frozenset({Kind.FXGRAPH, Kind.AOTAUTOGRAD})
 
 SELF_NAME = re.compile(r"[a-z2-7]{51}")
 """A checksum as torch writes it into a name."""
+_DIGITS = str.maketrans("abcdefghijklmnopqrstuvwxyz234567", "0123456789abcdefghijklmnopqrstuv")
+"""From base 32 of RFC 4648 to that of ``int``, which is read in a tenth of the time."""
 
 _HASHED_FOLDER = re.compile(r"[a-z0-9]{2}|[a-z0-9]{51,64}")
 _TEMP = re.compile(r"\.\d+\.\d+\.tmp|tmp\..+|\.tmp-.*|.*\.tmp")
@@ -125,32 +126,34 @@ def is_self_named(path: str, kind: Kind) -> bool:
 
 def name_matches(path: str, kind: Kind, data: bytes) -> bool:
     """Whether ``data`` hashes to the name of the self-named file at ``path``."""
+    if kind is not Kind.SOURCE:
+        return digest_matches(path, hashlib.sha256(data).digest())
     name = path.rpartition("/")[2]
-    if kind is Kind.SOURCE:
-        text = data.decode("utf-8", errors="replace")
-        # torch strips the *text*, so Unicode white space goes too.
-        return any(
-            name == f"c{_base32(each.encode())}.py" for each in itertools.chain((text.strip(),), hashed_texts(text))
-        )
-    return name == _base32(data)
+    named = _named(name[1:-3]) if name.startswith("c") and name.endswith(".py") else None
+    text = data.decode("utf-8", errors="replace")
+    # torch strips the *text*, so Unicode white space goes too.
+    return named is not None and any(
+        named == _cut(hashlib.sha256(each.encode()).digest())
+        for each in itertools.chain((text.strip(),), hashed_texts(text))
+    )
 
 
 def digest_matches(path: str, digest: bytes) -> bool:
     """``name_matches`` for the pickles, whose name is their content's sha256 (``digest``)."""
-    return path.rpartition("/")[2] == _encode(digest)
+    return _named(path.rpartition("/")[2]) == _cut(digest)
 
 
 def named_digests(path: str) -> tuple[bytes, ...]:
     """The two digests that a pickle of this name can have: torch cuts the last bit off. None if it is no checksum."""
-    name = path.rpartition("/")[2]
-    if not SELF_NAME.fullmatch(name):
-        return ()
-    return tuple(base64.b32decode(f"{name}{last}====".upper()) for last in "aq")
+    named = _named(path.rpartition("/")[2])
+    return () if named is None else tuple((named << 1 | last).to_bytes(32, "big") for last in (0, 1))
 
 
-def _base32(data: bytes) -> str:
-    return _encode(hashlib.sha256(data).digest())
+def _named(checksum: str) -> int | None:
+    """The 255 bits that a checksum in a name shows; None if it is none."""
+    return int(checksum.translate(_DIGITS), 32) if SELF_NAME.fullmatch(checksum) else None
 
 
-def _encode(digest: bytes) -> str:
-    return base64.b32encode(digest)[:51].decode().lower()
+def _cut(digest: bytes) -> int:
+    """The 255 bits of ``digest`` that torch writes: base 32, without the last digit."""
+    return int.from_bytes(digest, "big") >> 1

@@ -276,21 +276,23 @@ def test_millions_of_tiny_files_are_given_up(file: bytes) -> None:
 def test_a_kernel_without_files_is_not_named(entry: bytes) -> None:
     begin = entry.index(HELD[0][2:].encode()) - 2
     first = entry[begin : entry.index(b"]\x94", begin) + 2]
-    assert kernels_in([first + b"(h"]) == {HELD[0]}
-    assert kernels_in([first + b"ub"]) == frozenset()
+    named = entry[entry.index(b"\x8c\x15TritonKernelArtifacts\x94") : begin] + first
+    assert kernels_in([named + b"(h"]) == {HELD[0]}
+    assert kernels_in([named[:9], named[9:] + b"(h"]) == {HELD[0]}
+    assert kernels_in([named + b"ub"]) == frozenset()
 
 
 def once_after(monkeypatch: pytest.MonkeyPatch, path: str, change: Callable[[], object]) -> None:
     """Do ``change`` as soon as the entry ``path`` was looked at."""
-    meet = Intake._meet
+    learn = Intake._learn
 
-    def then_change(self: Intake, met: Entry) -> None:
-        meet(self, met)
-        if met.path == path:
-            monkeypatch.setattr(Intake, "_meet", meet)
+    def then_change(self: Intake, entry: Entry) -> None:
+        learn(self, entry)
+        if entry.path == path:
+            monkeypatch.setattr(Intake, "_learn", learn)
             change()
 
-    monkeypatch.setattr(Intake, "_meet", then_change)
+    monkeypatch.setattr(Intake, "_learn", then_change)
 
 
 @pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
