@@ -6,14 +6,16 @@ through a backend that builds nothing: enough to debug a script, nothing to meas
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,15 @@ sys.path.insert(0, str(ROOT))
 HEADS, HEAD_DIM = 8, 64
 TOLERANCE = 0.01
 """Relative error of bfloat16 flex attention against float32 SDPA (measured 0.002 on an H200)."""
+
+
+@contextlib.contextmanager
+def scratch(work: Path | None) -> Iterator[Path]:
+    """A directory for caches in ``work``, which is made if need be, or in the temporary one; removed at the end."""
+    if work:
+        work.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=work) as made:
+        yield Path(made)
 
 
 class AttentionStep:

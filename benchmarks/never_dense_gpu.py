@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,8 +267,8 @@ def main() -> int:
     options = parser.parse_args()
     device_type = "cpu" if options.cpu else "cuda"
     tokens = options.tokens or (128 if options.cpu else 16_384)
-    with tempfile.TemporaryDirectory(dir=options.work) as cache:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+    with flexlab.scratch(options.work) as cache:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
         # Everything that the forks need, CUDA apart: a process that has initialised it cannot fork.
         import dflash.attention  # noqa: F401
 

@@ -19,13 +19,12 @@ import faulthandler
 import json
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from flexlab import ROOT, apply_policy, child, kernel_digests, say
+from flexlab import ROOT, apply_policy, child, kernel_digests, say, scratch
 
 STALL = 420.0
 NEAR = 0.03
@@ -201,10 +200,10 @@ def main() -> int:
         return 0
     results: dict[str, dict[str, Any]] = {}
     kernels = {}
-    with tempfile.TemporaryDirectory(dir=options.work) as made:
+    with scratch(options.work) as made:
         for how, again in ORDER:
             arguments = ["--child", how, "--steps", options.steps, *(["--cpu"] if options.cpu else [])]
-            cache = Path(made) / how
+            cache = made / how
             name = f"{how}, warm" if again else how
             results[name] = child(__file__, *arguments, cache=cache, limit=STALL + 60)
             kernels[name] = kernel_digests(cache)

@@ -14,14 +14,13 @@ import argparse
 import faulthandler
 import json
 import sys
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from flexlab import TOLERANCE, AttentionStep, apply_policy, cache_files, child, compiled_attention, growth, say
+from flexlab import TOLERANCE, AttentionStep, apply_policy, cache_files, child, compiled_attention, growth, say, scratch
 
 STALL = 150.0
 """Seconds before the watchdog ends a process: a cold thread takes 8 to 28 s, and imports up to 60 side by side."""
@@ -94,8 +93,8 @@ def main() -> int:
     if options.child:
         print(json.dumps(run_child(options.child, options.threads, device, options.stall)))
         return 0
-    with tempfile.TemporaryDirectory(dir=options.work) as made:
-        report = race(options, Path(made), ["--cpu"] if options.cpu else [])
+    with scratch(options.work) as made:
+        report = race(options, made, ["--cpu"] if options.cpu else [])
     print(json.dumps(report))
     return 0 if report["holds"] else 1
 

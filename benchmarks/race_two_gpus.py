@@ -15,13 +15,12 @@ import collections
 import faulthandler
 import json
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from flexlab import AttentionStep, apply_policy, child, compiled_attention, say
+from flexlab import AttentionStep, apply_policy, child, compiled_attention, say, scratch
 
 STALL = 400.0
 MOST_SHAPES = 64
@@ -104,11 +103,11 @@ def main() -> int:
         print(json.dumps(run_child(options.child, options.steps, "cpu" if options.cpu else "cuda")))
         return 0
     results = {}
-    with tempfile.TemporaryDirectory(dir=options.work) as made:
+    with scratch(options.work) as made:
         for how in ("with", "without"):
             more = ["--cpu"] if options.cpu else []
             arguments = ["--child", how, "--steps", options.steps, *more]
-            results[how] = child(__file__, *arguments, cache=Path(made) / how, limit=STALL + 60)
+            results[how] = child(__file__, *arguments, cache=made / how, limit=STALL + 60)
             say(f"{how}: {json.dumps(results[how])}")
     fine, bare = results["with"], results["without"]
     holds = (

@@ -19,13 +19,12 @@ import json
 import os
 import random
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from flexlab import ROOT, cache_files, child, growth, say
+from flexlab import ROOT, cache_files, child, growth, say, scratch
 
 LIMIT = 560.0
 RANKS = 4
@@ -183,8 +182,7 @@ def main() -> int:
         options.steps,
         *(["--cpu"] if options.cpu else []),
     ]
-    with tempfile.TemporaryDirectory(dir=options.work) as made:
-        work = Path(made)
+    with scratch(options.work) as work:
         alone = child(__file__, "--child", "alone", *more, cache=work / "alone", limit=LIMIT)
         say(f"alone: {json.dumps(alone)}")
 

@@ -153,13 +153,13 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
         here = at - base
         if here + _MOST > len(window):
             window, base, here = read(at, _STEP), at, 0
-        if ended and (between := _NEXT.match(window, here)):
+        between, ended = _NEXT.match(window, here) if ended else None, False
+        if between:
             here = between.end()
             at = base + here + between[1][0]
             before, last = last, window[here : at - base]
-            left, ended = left - _OPCODES, False
+            left -= _OPCODES
             continue
-        ended = False
         code = window[here] if window else 0
         fixed, counted = _FIXED[code], _COUNTED[code]
         if fixed >= 0:
@@ -173,7 +173,8 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
             before, last = last, window[content - base : at - base]
             if last == _AFTER:
                 return
-        elif code in _BYTES and at <= size and _FILE.fullmatch(before if last == _PAYLOAD else last):
-            yield content, at
+        elif code in _BYTES:
             ended = True
-            left = min(_PATIENCE, left + (at - content) // _EARNS)
+            if at <= size and _FILE.fullmatch(before if last == _PAYLOAD else last):
+                yield content, at
+                left = min(_PATIENCE, left + (at - content) // _EARNS)
