@@ -34,7 +34,7 @@ _FILE = re.compile(rb".+\.(?:cubin|hsaco|ptx|amdgcn|spv|zebin|llir|ttir|ttgir|so
 _NEXT = re.compile(
     rb"""
     \x94 u b                                            # the file's record ends
-    (?:
+    (?P<kernel>
         e u b                                           # and perhaps that of its kernel; the next kernel's begins,
         (?:\x95.{8})? (?:h.|j.{4}) \) \x81 \x94 } \x94 \(  # perhaps in a new frame, of the class in the memo:
         (?:h.|j.{4}) \x8c4 .{52} \x94                    # its hash
@@ -42,12 +42,13 @@ _NEXT = re.compile(
         (?:h.|j.{4}) ] \x94 \(                           # its files
     )?
     (?:\x95.{8})? (?:h.|j.{4}) \) \x81 \x94 } \x94 \(      # the record of the next file begins
-    (?:h.|j.{4}) \x8c (.)                               # with its name, of so many bytes
+    (?:h.|j.{4}) \x8c (?P<length>.)                     # with its name, of so many bytes
     """,
     re.DOTALL | re.VERBOSE,
 )
-"""What pickle writes between one kernel's file and the name of the next: one step for 13 opcodes, or 31."""
-_OPCODES = 13
+"""What pickle writes between one kernel's file and the name of the next: one step for many opcodes."""
+_OPCODES, _MORE_OPCODES = 11, 19
+"""Of the last record, beside the one that counts anyway; of the optional part."""
 _PIECE = 1 << 20
 _STEP = 4096
 """Bytes read at once while walking: about what lies between two contents."""
@@ -154,11 +155,10 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
         if here + _MOST > len(window):
             window, base, here = read(at, _STEP), at, 0
         between, ended = _NEXT.match(window, here) if ended else None, False
-        if between:
-            here = between.end()
-            at = base + here + between[1][0]
-            before, last = last, window[here : at - base]
-            left -= _OPCODES
+        if between and (name := window[between.end() : between.end() + between["length"][0]]) != _AFTER:
+            at = base + between.end() + between["length"][0]
+            before, last = b"", name
+            left -= _OPCODES + (_MORE_OPCODES if between["kernel"] else 0)
             continue
         code = window[here] if window else 0
         fixed, counted = _FIXED[code], _COUNTED[code]
@@ -178,3 +178,4 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
             if at <= size and _FILE.fullmatch(before if last == _PAYLOAD else last):
                 yield content, at
                 left = min(_PATIENCE, left + (at - content) // _EARNS)
+            before = last = b""  # a name from the memo must not pass for the one before

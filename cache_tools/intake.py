@@ -91,7 +91,7 @@ class Intake:
         self._begun: dict[str, Future[ManifestEntry | str]] = {}
         self._kept: dict[str, ManifestEntry] = {}
         """Small graph entries that were kept as they were met, by path; others may be whole once it is their turn."""
-        self._coming: deque[tuple[Entry, Future[tuple[bytes, bytes] | None]]] = deque()
+        self._coming: deque[tuple[Entry, Future[tuple[bytes, bytes] | None] | None]] = deque()
         """Small graph entries that were met and are not kept yet."""
         self._held: set[str] = set()
         """Folders of kernels that graph entries hold."""
@@ -136,14 +136,18 @@ class Intake:
         elif self._reader.read.get(entry.path) == entry.status or self._remembered(entry):
             self._learn(entry)
         else:
-            self._coming.append((entry, self._writer.beside(functools.partial(self._reader.fetch, entry))))
+            try:
+                reading = self._writer.beside(functools.partial(self._reader.fetch, entry))
+            except RuntimeError:  # no thread can be started: this one reads it
+                reading = None
+            self._coming.append((entry, reading))
             if len(self._coming) > _AHEAD:
                 self._take_first()
 
     def _take_first(self) -> None:
         """Keep the first of the entries that are coming, in one reading with its kernels and secrets."""
         entry, reading = self._coming.popleft()
-        fetched = self._reader.fetch(entry) if reading.cancel() else reading.result()
+        fetched = self._reader.fetch(entry) if reading is None or reading.cancel() else reading.result()
         kept = self._reader.keep_fetched(entry, *fetched) if fetched else self._reader.keep(entry)
         if isinstance(kept, ManifestEntry):
             self._kept[entry.path] = kept

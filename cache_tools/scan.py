@@ -185,12 +185,13 @@ def walk(
         for item in found:
             path = f"{inside}/{item.name}" if inside else item.name
             try:
-                if item.is_dir(follow_symlinks=False):
-                    if not (pass_over and pass_over(path)):
-                        pending.append(path)
-                else:
-                    yield path, item.stat(follow_symlinks=False)
+                status = None if item.is_dir(follow_symlinks=False) else item.stat(follow_symlinks=False)
             except FileNotFoundError:
                 yield path, None
+                continue
+            if status:
+                yield path, status
+            elif not (pass_over and pass_over(path)):
+                pending.append(path)
         if not inside:
             pending.sort(key=_GRAPH_FOLDERS.__contains__)  # the last is listed first

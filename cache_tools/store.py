@@ -324,7 +324,8 @@ def _of_another_format(root: Path, config: bytes) -> CorruptError:
         return CorruptError(f"{root / 'config.json'} is damaged, it must be {CONFIG.decode()}: copy the store again")
     import shlex
 
-    move = shlex.join(["mv", str(root), f"{root}.old"])
+    place = os.path.abspath(root)
+    move = shlex.join(["mv", "--", place, f"{place}.old"])
     return CorruptError(
         f"{root} is a store of format {other[1].decode()}, this version reads and writes {FORMAT}: move it away "
         f"({move}) and snapshots are made anew, name another one (--store, compile.store of a run, "

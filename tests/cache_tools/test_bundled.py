@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +27,7 @@ from cache_tools.restore import execute
 from cache_tools.scan import Entry
 from cache_tools.secrets import Policy, Scanner
 from cache_tools.snapshot import SnapshotResult, snapshot
-from cache_tools.store import Store
+from cache_tools.store import Store, create_store
 
 from . import helpers
 from .test_cli import Cli
@@ -112,6 +114,36 @@ def test_they_are_told_from_torchs_own_entry(entry: bytes) -> None:
     rest = pickle.dumps({"source": "text before " * 2000})[20:-20]
     assert rest in text
     assert b"text after text after" in text
+
+
+@dataclasses.dataclass
+class TritonKernelArtifact:
+    filename: str
+    payload: bytes
+
+
+@dataclasses.dataclass
+class TritonKernelArtifacts:
+    kernel_hash: str
+    device: int
+    artifacts: list[TritonKernelArtifact]
+
+
+@pytest.mark.parametrize("protocol", [4, 5])
+@pytest.mark.parametrize("same_kernel", [False, True])
+@pytest.mark.parametrize("name", ["payload", "static_autotuners", "payload.json", "cubin", "b.cubin"])
+def test_only_what_is_named_like_a_kernels_file_is_left_out(name: str, same_kernel: bool, protocol: int) -> None:
+    one = [TritonKernelArtifact("a.ptx", b"left out" * 400), TritonKernelArtifact("a.cubin", b"left out" * 400)]
+    other = [TritonKernelArtifact(name, b"the one" * 400), TritonKernelArtifact("c.cubin", b"the last" * 400)]
+    kernels = [TritonKernelArtifacts(HELD[0][2:], 0, one), TritonKernelArtifacts(HELD[1][2:], 0, other)]
+    if same_kernel:
+        kernels = [TritonKernelArtifacts(HELD[0][2:], 0, [*one, *other])]
+    data = pickle.dumps(kernels, protocol=protocol)
+    text = b"".join(without_kernels(reader(data), len(data)))
+    assert kernels_in([text]) == kernels_in([data])
+    assert b"left out" not in text
+    assert (b"the one" * 400 in text) == (name != "b.cubin")
+    assert (b"the last" in text) == (name == "static_autotuners"), "the walk ends there"
 
 
 def test_wherever_the_pieces_are_cut(entry: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,6 +412,16 @@ def test_a_large_entry_is_looked_at_and_then_read_once(
     monkeypatch.setattr(filereader, "_chunks", noted)
     take(store, cache, scanner=Scanner(Policy.WARN, environ={}))
     assert [one.rpartition("/")[2] for one in streams] == [helpers.b32(data)]
+
+
+def test_where_no_thread_can_be_started(store: Store, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    expected = store.read_manifest(take(store, cache).id)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    alone = create_store(store.root.parent / "alone")
+    assert alone.read_manifest(take(alone, cache).id).entries == expected.entries
 
 
 def test_secrets_in_what_triton_tells_of_a_kernel_are_found(store: Store, cache: Path, tmp_path: Path) -> None:

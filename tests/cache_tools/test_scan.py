@@ -126,6 +126,16 @@ def test_a_writer_that_never_rests_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert not scan(cache).settled
 
 
+def test_a_file_that_a_rule_misses_is_no_folder_that_vanished(tmp_path: Path) -> None:
+    helpers.make_cache(tmp_path)
+
+    def fail(folder: str) -> bool:
+        raise FileNotFoundError(folder)
+
+    with pytest.raises(FileNotFoundError):
+        scan(tmp_path, pass_over=fail)
+
+
 def test_scan_of_nothing_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="TORCHINDUCTOR_CACHE_DIR"):
         scan(tmp_path / "absent")

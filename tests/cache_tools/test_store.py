@@ -242,11 +242,15 @@ def test_bad_names_are_refused(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("other", [1, 3])
-def test_a_store_of_another_format_names_the_ways_out(store: Store, other: int) -> None:
+def test_a_store_of_another_format_names_the_ways_out(
+    store: Store, other: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (store.root / "config.json").write_bytes(b'{"format":%d}' % other)
-    ways = rf"move it away \(mv {store.root} {store.root}\.old\).*--store, compile\.store.*DFLASH_CACHE_STORE"
-    with pytest.raises(CorruptError, match=rf"{store.root} is a store of format {other}, this version .* 2: {ways}"):
-        open_store(store.root)
+    ways = rf"move it away \(mv -- {store.root} {store.root}\.old\).*--store, compile\.store.*DFLASH_CACHE_STORE"
+    monkeypatch.chdir(store.root)
+    for root in (store.root, Path()):
+        with pytest.raises(CorruptError, match=rf"{root} is a store of format {other}, this version .* 2: {ways}"):
+            open_store(root)
 
 
 @pytest.mark.parametrize("damaged", [b"", b'{"format":2', b'{"format":2}\n', b'{"format":2.5}', b"x" * 100])
