@@ -71,6 +71,9 @@ _LENGTH_BYTES = {
 _COUNTED = [_LENGTH_BYTES.get(_SIZES.get(code, 0), 0) for code in range(256)]
 """Bytes that tell an argument's length; 0 where none do."""
 _SHORT_TEXT, _BYTES = 0x8C, frozenset(b"BC\x8e")
+_BUILD = ord("b")
+"""Ends a record: the next file may have its name from the memo, and must not pass for the one before."""
+_FIXED[_BUILD] = -1
 
 
 def without_kernels(read: Read, size: int) -> Iterator[bytes]:
@@ -165,6 +168,10 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
         if fixed >= 0:
             at += 1 + fixed
             continue
+        if code == _BUILD:
+            at += 1
+            before = last = b""
+            continue
         if not counted:
             return
         content = at + 1 + counted
@@ -178,4 +185,3 @@ def _contents(read: Read, at: int, size: int) -> Iterator[tuple[int, int]]:
             if at <= size and _FILE.fullmatch(before if last == _PAYLOAD else last):
                 yield content, at
                 left = min(_PATIENCE, left + (at - content) // _EARNS)
-            before = last = b""  # a name from the memo must not pass for the one before
