@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +23,8 @@ from dflash.compile.stall import end_process
 from dflash.config import Config, dump_config
 from dflash.console import log, quiet_libraries, say
 from dflash.doctor import examine
-from dflash.errors import ConfigError, Interrupted
+from dflash.errors import ConfigError
+from dflash.interrupts import ending_at_once, terminated_as_interrupted
 from dflash.runs.record import RunDirectory, open_run
 from dflash.warm import warm_up
 from envguard.errors import DriftError
@@ -48,7 +47,9 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
         guard(config, run, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
         here = state.fingerprint if state else observe()
-        run.write_json("preflight.json", {"schema": 1, "stages": import_torch(config)})
+        with ending_at_once(run.interrupted):
+            stages = import_torch(config)
+        run.write_json("preflight.json", {"schema": 1, "stages": stages})
         from dflash import train
         from dflash.checkpoint import list_checkpoints, load_checkpoint
 
@@ -83,7 +84,8 @@ def compile_only(config: Config, *, allow_drift: str | None) -> dict[str, Any]:
         judge(config, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
         here = state.fingerprint if state else observe()
-        import_torch(config)
+        with ending_at_once():
+            import_torch(config)
         from dflash import train
 
         imported = time.monotonic()
@@ -173,20 +175,6 @@ def dry_run(config: Config) -> None:
     print(f"disk: {free / 2**30:.1f} GiB free where run.dir is", flush=True)
     if drift:
         raise drift
-
-
-@contextlib.contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM, which schedulers and containers send, ends a run as Ctrl-C does: recorded, exit 130."""
-
-    def on_signal(number: int, _frame: object) -> None:
-        raise Interrupted(f"{signal.Signals(number).name} before the first step; start again, or --resume")
-
-    before = signal.signal(signal.SIGTERM, on_signal)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _existing(path: Path) -> Path:

@@ -43,8 +43,9 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
     debug, rest = split_debug(given)
     debug = debug or bool(os.environ.get(f"{program.upper().replace('-', '_')}_DEBUG"))
     try:
-        result = command(rest)
-        sys.stdout.flush()
+        with _interrupts:
+            result = command(rest)
+            sys.stdout.flush()
         if result == INTERRUPTED:  # typer turns Ctrl-C into this code, without a word
             return _interrupted()
         return result if isinstance(result, int) else OK
@@ -62,6 +63,32 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
 
             traceback.print_exc()
         return _explain(program, error)
+
+
+class _Interrupts:
+    """Ctrl-C counts also where somebody swallowed its ``KeyboardInterrupt`` or made another error of it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self.asked = True
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        self.asked = False
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            with contextlib.suppress(ValueError):  # not the main thread, which alone gets signals
+                signal.signal(signal.SIGINT, self._on_signal)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if signal.getsignal(signal.SIGINT) == self._on_signal:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.asked and (kind is None or issubclass(kind, Exception)):
+            raise KeyboardInterrupt
+
+
+_interrupts = _Interrupts()
 
 
 def _interrupted() -> int:

@@ -229,3 +229,17 @@ def test_ctrl_c_sent_twice_is_no_traceback() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "interrupted\n")
+
+
+@pytest.mark.parametrize("instead", ["pass", "raise ImportError('half a module')", "raise OSError(5, 'why')"])
+def test_ctrl_c_that_a_package_swallows_is_an_interrupt(instead: str) -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from envguard.cliutil import run\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "def command(_):\n"
+        f"    try: os.kill(os.getpid(), signal.SIGINT)\n    except BaseException: {instead}\n"
+        "sys.exit(run('dflash', command, []))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")

@@ -22,8 +22,10 @@ def preflight(
 
     resolved = load_config(config, settings or []) if config else None
     from dflash.inspect_compile import inspect_compile
+    from dflash.interrupts import ending_at_once
 
-    results = inspect_compile(resolved)
+    with ending_at_once():  # it writes nothing
+        results = inspect_compile(resolved)
     gravest = max(results, key=lambda result: result.exit_code)
     if as_json:
         stages = [result.document() for result in results]

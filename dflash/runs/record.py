@@ -75,6 +75,11 @@ class RunDirectory:
         self._metrics.write(json.dumps(values) + "\n")
         self._metrics.flush()
 
+    def interrupted(self, error: Interrupted) -> None:
+        """Record that the process ends at once."""
+        log.error("%s", error)
+        self.update(ended=now(), **_ending(error))
+
     def hung(self, reason: str, stacks: str) -> NoReturn:
         """Record that nothing moves any more, with the stacks of all threads, and end the process: a deadlock stays."""
         log.error("%s\n%s", reason, stacks)
