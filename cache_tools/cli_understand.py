@@ -91,9 +91,11 @@ def explain_command(
     from cache_tools import render, understanding
     from cache_tools.coverage import snapshot_keys
     from cache_tools.explain import explain_run
+    from cache_tools.stats import own_snapshot
 
     vault = _store_if_any(store)
-    found = explain_run(run, cache_dir=cache_dir, snapshots=snapshot_keys(vault) if vault else None)
+    held = snapshot_keys(vault, but=own_snapshot(run)) if vault else None  # its own is younger than its misses
+    found = explain_run(run, cache_dir=cache_dir, snapshots=held)
     if json:
         render.emit_json(understanding.explain_document(found))
         return

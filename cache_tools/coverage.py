@@ -62,13 +62,15 @@ def newest(store: Store, compile_id: str | None, here: Fingerprint) -> Match | N
     return max(found, key=lambda match: match.manifest.created, default=None)
 
 
-def snapshot_keys(store: Store) -> dict[str, tuple[str, ...]]:
-    """Key of an entry → names (or ids) of the snapshots that hold it."""
+def snapshot_keys(store: Store, *, but: str | None = None) -> dict[str, tuple[str, ...]]:
+    """Key of an entry → names (or ids) of the snapshots that hold it, ``but`` that id: the one a run itself left."""
     names: dict[str, list[str]] = {}
     for name in store.names():
         names.setdefault(store.read_ref(name), []).append(name)
     keys: dict[str, dict[str, None]] = {}
     for id_ in store.ids():
+        if id_ == but:
+            continue
         for entry in store.read_manifest(id_).entries:
             if kind_of(entry.path) in GRAPHS:
                 shown = names.get(id_, [id_[:12]])

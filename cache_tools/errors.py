@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterator
 
 from envguard import errors
@@ -49,15 +50,29 @@ READ_ONLY_ADVICE = (
 )
 
 
+_FULL = "; free some space, or choose another place"
+_ADVICE = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EACCES: "; change its permissions, or choose another place"}
+READ_ONLY_STORE = "; work on a copy of the store that can be written"
+
+
 @contextlib.contextmanager
 def storage_errors(doing: str, *, read_only: str = "; choose a directory that can be written") -> Iterator[None]:
     """Raise ``StorageError`` for an ``OSError`` of the block; ``doing`` says what failed: ``restoring x to y``.
 
-    ``read_only``: what to add where the file system is; for a cache, ``READ_ONLY_ADVICE``.
+    ``read_only``: what to add where the file system is; for a cache, ``READ_ONLY_ADVICE``, for what changes a store,
+    ``READ_ONLY_STORE``.
     """
     try:
         yield
     except OSError as error:
-        where = f" at {error.filename}" if error.filename else ""
-        advice = read_only if error.errno == errno.EROFS else ""
-        raise StorageError(f"{doing} failed{where}: {error.strerror or error}{advice}") from error
+        advice = read_only if error.errno == errno.EROFS else _ADVICE.get(error.errno or 0, "")
+        raise StorageError(f"{doing} failed{_where(error)}: {error.strerror or error}{advice}") from error
+
+
+def _where(error: OSError) -> str:
+    """The file, or the folder of one whose name only we know."""
+    if error.filename is None or isinstance(error.filename, int):
+        return ""
+    file = os.fsdecode(error.filename)
+    folder, _, name = file.rpartition("/")
+    return f" in {folder}" if name.startswith(".tmp-") and folder else f" at {file}"

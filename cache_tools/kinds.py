@@ -54,6 +54,7 @@ _DIGITS = str.maketrans("abcdefghijklmnopqrstuvwxyz234567", "0123456789abcdefghi
 """From base 32 of RFC 4648 to that of ``int``, which is read in a tenth of the time."""
 
 _HASHED_FOLDER = re.compile(r"[a-z0-9]{2}|[a-z0-9]{51,64}")
+_NAMED_BY_CHECKSUM = re.compile(r"(?:[a-z0-9]{2}|[a-z0-9]{51,64})/c?[a-z2-7]{51}")
 _TEMP = re.compile(r"\.\d+\.\d+\.tmp|tmp\..+|\.tmp-.*|.*\.tmp")
 _FRESH = re.compile(r"tmp[a-z0-9_]{8}")
 """What ``TORCHINDUCTOR_FORCE_DISABLE_CACHES`` leaves: a folder for each compile, never read again."""
@@ -114,6 +115,17 @@ def is_torchs(path: str) -> bool:
     if kind in (Kind.SOURCE, Kind.NATIVE):
         return _HASHED_FOLDER.fullmatch(path.partition("/")[0]) is not None
     return kind is not Kind.UNKNOWN
+
+
+def tells_a_cache(path: str) -> bool:
+    """Whether a file at ``path`` shows that its directory is a compile cache: ``uv.lock`` or ``ui/main.py`` do not.
+
+    (``is_torchs`` says what may lie in one.)
+    """
+    kind = kind_of(path)
+    if kind in (Kind.SOURCE, Kind.NATIVE, Kind.AUTOTUNE):
+        return _NAMED_BY_CHECKSUM.match(path) is not None
+    return kind in GRAPHS or kind in (Kind.TRITON, Kind.KEYS)
 
 
 def is_self_named(path: str, kind: Kind) -> bool:

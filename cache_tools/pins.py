@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from cache_tools.errors import storage_errors
+from cache_tools.errors import READ_ONLY_STORE, storage_errors
 from cache_tools.sharing import make_folder
 from cache_tools.store import Store
 from envguard import fsops
@@ -17,7 +17,7 @@ def pin(store: Store, name_or_id: str) -> str:
     """Keep a snapshot whatever the rules say; its id."""
     id_ = store.resolve(name_or_id)
     folder = store.root / "pins"
-    with storage_errors(f"pinning {id_[:12]}"):
+    with storage_errors(f"pinning {id_[:12]}", read_only=READ_ONLY_STORE):
         if not folder.is_dir():
             make_folder(folder, like=store.root / "snapshots")
         if not (folder / id_).exists():
@@ -29,7 +29,7 @@ def pin(store: Store, name_or_id: str) -> str:
 def unpin(store: Store, name_or_id: str) -> str:
     """Undo ``pin``; the id."""
     id_ = store.resolve(name_or_id)
-    with storage_errors(f"unpinning {id_[:12]}"):
+    with storage_errors(f"unpinning {id_[:12]}", read_only=READ_ONLY_STORE):
         fsops.unlink(store.root / "pins" / id_, missing_ok=True)
     return id_
 

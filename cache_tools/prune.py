@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cache_tools import lease, stamps
 from cache_tools.blobs import is_intact
-from cache_tools.errors import CorruptError, storage_errors
+from cache_tools.errors import READ_ONLY_STORE, CorruptError, storage_errors
 from cache_tools.packs import PackReader, PackWriter
 from cache_tools.prune_plan import PrunePlan, plan_now
 from cache_tools.store import Store
@@ -36,7 +36,7 @@ def execute(plan: PrunePlan, on_progress: Callable[[int, int], None] | None = No
         CorruptError: a blob that stays is damaged; its pack was left as it is.
     """
     store = plan.store
-    with storage_errors(f"pruning {store.root}"), lease.pruning(store.root) as held:
+    with storage_errors(f"pruning {store.root}", read_only=READ_ONLY_STORE), lease.pruning(store.root) as held:
         may_go = frozenset(one.id for one in plan.removed)
         current = plan_now(store, plan.rules, may_go, held.stat().st_mtime)  # by the clock of the store's own machine
         _remove_names(store, current)

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 2
 CONFIG = b'{"format":2}'
-_FORMAT = re.compile(rb'\{"format":(\d{1,9})\}')
+_FORMAT = re.compile(rb'\s*\{\s*"format"\s*:\s*(\d{1,9})\s*\}\s*')
 _MAX_CONFIG_BYTES = 64
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 MAX_MANIFEST_BYTES = 256 << 20
@@ -306,7 +306,8 @@ def open_store(root: Path) -> Store:
         if held := _held(root):
             raise CorruptError(f"{root / 'config.json'} is missing and {held} is there: was the copy finished?")
         raise UsageError(
-            f"{root} is not a cache store: make one with: dflash cache snapshot --store {root} --name NAME"
+            f"{root} is not a cache store: check the path, or make one with: "
+            f"dflash cache snapshot --store {root} --name NAME"
         )
     if (config := read_plain(root / "config.json", limit=_MAX_CONFIG_BYTES)) != CONFIG:
         raise _of_another_format(root, config)
@@ -320,7 +321,8 @@ def open_store(root: Path) -> Store:
 
 
 def _of_another_format(root: Path, config: bytes) -> CorruptError:
-    if not (other := _FORMAT.fullmatch(config)):
+    other = _FORMAT.fullmatch(config)
+    if not other or int(other[1]) == FORMAT:
         return CorruptError(f"{root / 'config.json'} is damaged, it must be {CONFIG.decode()}: copy the store again")
     import shlex
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from cache_tools import lease
 from cache_tools.errors import READ_ONLY_ADVICE, StorageError
-from cache_tools.kinds import is_torchs
+from cache_tools.kinds import is_torchs, tells_a_cache
 from cache_tools.scan import walk
 from envguard import fsops
 from envguard.errors import UsageError
@@ -80,7 +80,7 @@ def check_mergeable(target: Path) -> None:
     """
     first = None
     for path, _ in walk(target) if target.exists() else ():
-        if is_torchs(path):
+        if tells_a_cache(path):
             return
         first = first or path
     if first:

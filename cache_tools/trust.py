@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 
 from cache_tools import manifest, signing
-from cache_tools.errors import CorruptError, UntrustedError, storage_errors
+from cache_tools.errors import READ_ONLY_STORE, CorruptError, UntrustedError, storage_errors
 from cache_tools.keyring import Keyring, open_keyring
 from cache_tools.manifest import Manifest
 from cache_tools.plainfile import read_plain
@@ -127,7 +127,7 @@ def sign(store: Store, id_: str, key: SigningKey, *, replace: bool = False) -> S
             f"snapshot {id_[:_SHORT]} is signed by {before.key}; dflash cache sign --replace signs it instead"
         )
     signature = key.sign(manifest.to_bytes(content))
-    with storage_errors(f"signing {id_[:_SHORT]}"):
+    with storage_errors(f"signing {id_[:_SHORT]}", read_only=READ_ONLY_STORE):
         path = store.signature_path(id_)
         atomic.write_bytes(path, signing.to_bytes(signature), mode=file_mode(path.parent))
     return signature

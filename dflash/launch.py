@@ -17,7 +17,7 @@ import envguard
 from cache_tools.observe import observe
 from cache_tools.records import write_run
 from dflash.compile import policy
-from dflash.compile.cache import open_cache
+from dflash.compile.cache import describe_store, open_cache
 from dflash.compile.identity import compile_id
 from dflash.compile.stall import end_process
 from dflash.config import Config, dump_config
@@ -27,7 +27,7 @@ from dflash.errors import ConfigError
 from dflash.interrupts import ending_at_once, terminated_as_interrupted
 from dflash.runs.record import RunDirectory, open_run
 from dflash.warm import warm_up
-from envguard.errors import DriftError
+from envguard.errors import DriftError, ToolError
 from envguard.report import Report
 
 
@@ -157,15 +157,21 @@ def judge(config: Config, allow_drift: str | None) -> tuple[Report | None, str]:
 
 
 def dry_run(config: Config) -> None:
-    """Print, on stdout, the resolved configuration, the guard's verdict, the graphs and the disk needed."""
+    """Print, on stdout, the resolved configuration, the guard's verdict, the store, the graphs and the disk needed."""
     print(dump_config(config))
-    drift: DriftError | None = None
+    refused: ToolError | None = None
     try:
         report = envguard.enforce(examine(profile=config.run.profile))
         print(f"guard: pass, profile {report.profile}, {report.judged}")
     except DriftError as error:
-        drift = error
+        refused = error
         print("guard: fail\n" + "\n".join(f"  {line}" for line in str(error).split("\n")))
+    if _uses_cache(config):
+        try:
+            print(f"store: {describe_store(config.compile.store)}")
+        except ToolError as error:
+            refused = refused or error
+            print(f"store: fail\n  {error}")
     quiet_libraries()
     from dflash import estimate
 
@@ -173,8 +179,8 @@ def dry_run(config: Config) -> None:
         print(line)
     free = shutil.disk_usage(_existing(Path(config.run.dir))).free
     print(f"disk: {free / 2**30:.1f} GiB free where run.dir is", flush=True)
-    if drift:
-        raise drift
+    if refused:
+        raise refused
 
 
 def _existing(path: Path) -> Path:

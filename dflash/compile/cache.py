@@ -51,6 +51,22 @@ class CacheState:
     restore: Restore
 
 
+def describe_store(store_dir: str) -> str:
+    """The store that a run would use, and what is in it; nothing is made.
+
+    Raises:
+        ToolError: it could not be used.
+    """
+    root = _store_root(store_dir)
+    if not root.exists() or (root.is_dir() and not any(root.iterdir())):
+        return f"{root}, made by the first run"
+    return f"{root}, {len(cache_tools.open_store(root).ids())} snapshots"
+
+
+def _store_root(store_dir: str) -> Path:
+    return Path(store_dir) if store_dir else cache_tools.default_store_dir()
+
+
 def open_cache(store_dir: str, compile_id: str, held: contextlib.ExitStack) -> CacheState:
     """Move broken shared objects aside, restore the best match that is trusted (merging:
     what is there stays).
@@ -63,7 +79,7 @@ def open_cache(store_dir: str, compile_id: str, held: contextlib.ExitStack) -> C
         ToolError: the store is of an unknown format, or the cache directory is unsafe or unwritable.
     """
     directory = cache_tools.default_cache_dir()
-    store = cache_tools.create_store(Path(store_dir) if store_dir else cache_tools.default_store_dir())
+    store = cache_tools.create_store(_store_root(store_dir))
     moved = cache_tools.quarantine(directory, cache_tools.check_live(directory)).moved
     if moved:
         say(

@@ -153,17 +153,28 @@ def prepare_environment(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def apply(policy: Policy = POLICY) -> None:
-    """Set torch's compiler configuration in this thread, as a thread initialiser or first thing after the imports."""
+    """Set torch's compiler configuration in this thread, as a thread initialiser or first thing after the imports.
+
+    Raises:
+        StorageError: torch, which does so when its compiler is imported, cannot make its cache directory.
+    """
     import logging
 
     import torch
 
     import cache_tools
+    from cache_tools.errors import StorageError
 
     # torch's keys hold the name of the module that imported torch first: dflash train, a benchmark and a test each
     # have another one, and none would hit what the others compiled.
-    cache_tools.stable_keys()
-    policy.apply()
+    try:
+        cache_tools.stable_keys()
+        policy.apply()
+    except OSError as error:  # torch 2.11 _inductor/runtime/cache_dir_utils.py: cache_dir
+        raise StorageError(
+            f"torch cannot make its cache directory {error.filename} ({error.strerror}): "
+            "set TORCHINDUCTOR_CACHE_DIR to a directory that can be written"
+        ) from error
     # "No CUDA runtime is found" is said at every compile on a machine without a GPU: the guard has told the device.
     if not torch.cuda.is_available():
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)

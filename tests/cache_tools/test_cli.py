@@ -348,13 +348,14 @@ def test_a_snapshot_names_the_directory_it_is_of(cli: Cli) -> None:
     assert cli.run("snapshot", "--name", "run").stdout.endswith(f", from {cli.cache}\n")
 
 
-def test_a_directory_of_other_files_is_no_place_to_merge_into(cli: Cli) -> None:
+@pytest.mark.parametrize("file", ["train.py", "uv.lock", "ui/main.py", "ui/lib.so", "cache/notes.txt", "dynamo/a.py"])
+def test_a_directory_of_other_files_is_no_place_to_merge_into(cli: Cli, file: str) -> None:
     cli.run("snapshot", "--name", "run")
     target = cli.root / "sources"
-    helpers.write(target, "train.py", b"import torch\n")
+    helpers.write(target, file, b"import torch\n")
     before = helpers.tree(target)
     refused = cli.run("restore", "run", "--to", str(target), rc=2)
-    assert f"{target} holds train.py and nothing of a compile cache" in refused.stderr
+    assert f"{target} holds {file} and nothing of a compile cache" in refused.stderr
     assert helpers.tree(target) == before
     cli.run("restore", "run", TORCHINDUCTOR_CACHE_DIR=str(target))  # torch's own directory, with a stray file in it
     cli.run("restore", "run", "--to", str(target))

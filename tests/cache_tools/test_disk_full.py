@@ -44,7 +44,8 @@ def full(done: subprocess.CompletedProcess[str]) -> None:
     assert done.returncode == 1, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith(("left out", "degrading")))
     assert line.startswith("error: ")
-    assert "No space left on device" in line
+    assert "No space left on device; free some space, or choose another place" in line
+    assert ".tmp-" not in line
 
 
 def leave_free(where: Path, size: int) -> Path:
@@ -82,7 +83,7 @@ def test_a_restore_to_a_full_disk_leaves_what_was_there(small: Path, tmp_path: P
     for number in range(40):
         helpers.write(cache, f"ab/c{number}.main.cpp", os.urandom(20_000))
     assert run("snapshot", str(cache), "--name", "run", "--store", str(store)).returncode == 0
-    helpers.write(target, "zz/cmine.main.cpp", b"// mine")
+    helpers.write(target, f"zz/c{'mine' * 13}.main.cpp", b"// mine")
     filler = leave_free(small, free_kb << 10)
     before = helpers.tree(target)
     full(run("restore", "run", "--to", str(target), mode, "--store", str(store)))

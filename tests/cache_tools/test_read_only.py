@@ -57,10 +57,11 @@ def test_a_read_only_store_is_not_told_about_torch(store: Store, tmp_path: Path)
     helpers.make_cache(tmp_path / "cache")
     snapshot(store, tmp_path / "cache", name="run", fingerprint=observe())
     tool = [sys.executable, "-m", "cache_tools"]
-    for arguments in (["snapshot", str(tmp_path / "cache"), "--name", "new"], ["pin", "run"]):
+    choose, copy = "choose a directory that can be written", "work on a copy of the store that can be written"
+    for arguments, advice in ((["snapshot", str(tmp_path / "cache"), "--name", "new"], choose), (["pin", "run"], copy)):
         done = mounted(store.root, [*tool, *arguments, "--store", str(store.root)])
         assert done.returncode == 1
-        assert "Read-only file system; choose a directory that can be written" in done.stderr
+        assert f"Read-only file system; {advice}" in done.stderr
         assert "torch.compile" not in done.stderr
 
 

@@ -241,11 +241,12 @@ def test_bad_names_are_refused(store: Store, name: str) -> None:
         store.set_ref(name, "ab" * 32)
 
 
+@pytest.mark.parametrize("text", ['{"format":%d}', ' {"format": %d}\n'])
 @pytest.mark.parametrize("other", [1, 3])
 def test_a_store_of_another_format_names_the_ways_out(
-    store: Store, other: int, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: int, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (store.root / "config.json").write_bytes(b'{"format":%d}' % other)
+    (store.root / "config.json").write_text(text % other)
     ways = rf"move it away \(mv -- {store.root} {store.root}\.old\).*--store, compile\.store.*DFLASH_CACHE_STORE"
     monkeypatch.chdir(store.root)
     for root in (store.root, Path()):

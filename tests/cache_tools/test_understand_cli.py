@@ -13,7 +13,7 @@ from cache_tools.fingerprint import INPUTS, KEY_VERSION
 from cache_tools.observe import observe
 from cache_tools.snapshot import snapshot
 from cache_tools.store import open_store
-from cache_tools.trace import Outcome
+from cache_tools.trace import Cache, Outcome
 
 from . import helpers
 from .test_cli import Cli
@@ -111,6 +111,21 @@ def test_runs_are_compared_by_what_they_told(cli: Cli) -> None:
     )
     assert document["kinds"]["native"]["same"] == 1
     assert cli.json("diff", str(a), str(b), "--strict", rc=4)["status"] == "fatal"
+
+
+def test_the_snapshot_that_a_run_left_was_not_there_when_it_missed(cli: Cli) -> None:
+    held = cli.json("show", "run")
+    key = next(one["path"].split("/")[-2] for one in held["entries"] if one["kind"] == "aotautograd")
+    run = make_run(cli)
+    none = {cache: frozenset[str]() for cache in Cache}
+    keys = records.RunKeys(
+        cache_dir=cli.cache, compile_id=None, present=none, lookups=(lookup(key=key),), used={"ca/absent.py": 5}
+    )
+    records.write_run(run, keys)
+    assert "the cache lost them: snapshot run has them" in cli.run("explain", str(run)).stdout
+    document = json.loads((run / "compile.json").read_text()) | {"snapshot": held["id"]}
+    (run / "compile.json").write_text(json.dumps(document))
+    assert "1 graph missed because nothing was cached" in cli.run("explain", str(run)).stdout
 
 
 def test_explain_names_the_option(cli: Cli) -> None:

@@ -191,9 +191,15 @@ def subprocess_run(lab: Lab, cwd: Path, arguments: list):
 
 def test_dry_run_tells_and_touches_nothing(lab: Lab) -> None:
     done = lab.train("dry", "--dry-run")
-    for part in ("[optim]", "guard: pass", "graphs to compile: 1", "disk needed:"):
+    for part in ("[optim]", "guard: pass", "store: ", "graphs to compile: 1", "disk needed:"):
         assert part in done.stdout
     assert not (lab.path / "dry").exists()
+    old = lab.path / "old-store"
+    old.mkdir()
+    (old / "config.json").write_text('{"format":1}')
+    refused = lab.train("dry", "--dry-run", "--set", f"compile.store={old}", expect=5)
+    assert "disk needed:" in refused.stdout
+    assert f"error: {old} is a store of format 1" in refused.stderr
 
 
 def exact(lab: Lab, name: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -27,6 +28,21 @@ def test_a_fresh_process_lacks_what_the_policy_sets_and_has_it_after_apply() -> 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     missing = sorted({line.name for line in POLICY.lines} - {"accumulated_recompile_limit"})  # torch's own is enough
     assert done.stdout.strip() == f"{missing} ()"
+
+
+def test_a_cache_directory_that_torch_cannot_make_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "inductor"
+    code = (
+        "from dflash.cli.entry import run\n"
+        "from dflash.compile import policy\n"
+        "run('dflash', lambda _: policy.apply(), [])"
+    )
+    environ = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(place)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    advice = "set TORCHINDUCTOR_CACHE_DIR to a directory that can be written"
+    assert done.stderr == f"error: torch cannot make its cache directory {place} (Not a directory): {advice}\n"
 
 
 def test_threads_that_apply_have_every_line() -> None:
