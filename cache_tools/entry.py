@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -35,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if (plain := plain_call(given)) is not None:
             memory.keep_freed()
             gc.disable()  # a short life with many small records and no cycles among them
-            sys.setswitchinterval(0.0005)  # helpers come back from zstd all the time, and wait so long for the lock
             plain()
             return None
         from cache_tools.cli import app
