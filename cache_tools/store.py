@@ -329,7 +329,8 @@ def _of_another_format(root: Path, config: bytes) -> CorruptError:
     place = os.path.abspath(root)
     move = shlex.join(["mv", "--", place, f"{place}.old"])
     return CorruptError(
-        f"{root} is a store of format {other[1].decode()}, this version reads and writes {FORMAT}: move it away "
+        f"{root / 'config.json'} tells of format {other[1].decode()}, this version reads and writes {FORMAT}: copy the "
+        f"store again if it should be of {FORMAT}; else move it away "
         f"({move}) and snapshots are made anew, name another one (--store, compile.store of a run, "
         f"or {STORE_VARIABLE}), or use the version that made it"
     )

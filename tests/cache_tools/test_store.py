@@ -250,7 +250,8 @@ def test_a_store_of_another_format_names_the_ways_out(
     ways = rf"move it away \(mv -- {store.root} {store.root}\.old\).*--store, compile\.store.*DFLASH_CACHE_STORE"
     monkeypatch.chdir(store.root)
     for root in (store.root, Path()):
-        with pytest.raises(CorruptError, match=rf"{root} is a store of format {other}, this version .* 2: {ways}"):
+        told = rf"{root / 'config.json'} tells of format {other}, this version reads and writes 2: .*{ways}"
+        with pytest.raises(CorruptError, match=told):
             open_store(root)
 
 

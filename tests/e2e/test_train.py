@@ -199,7 +199,7 @@ def test_dry_run_tells_and_touches_nothing(lab: Lab) -> None:
     (old / "config.json").write_text('{"format":1}')
     refused = lab.train("dry", "--dry-run", "--set", f"compile.store={old}", expect=5)
     assert "disk needed:" in refused.stdout
-    assert f"error: {old} is a store of format 1" in refused.stderr
+    assert f"error: {old / 'config.json'} tells of format 1" in refused.stderr
 
 
 def exact(lab: Lab, name: str) -> list[str]:
