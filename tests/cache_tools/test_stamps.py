@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cache_tools import stamps
+from cache_tools import filereader, stamps
 from cache_tools.errors import CorruptError
-from cache_tools.filereader import FileReader
 from cache_tools.restore import execute, plan_restore
-from cache_tools.scan import Entry
 from cache_tools.snapshot import SnapshotResult, snapshot
 from cache_tools.store import Store, open_store
 from cache_tools.verify import verify_store
@@ -30,16 +28,16 @@ def cache(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files of caches that are opened for reading."""
+def opened(monkeypatch: pytest.MonkeyPatch, cache: Path) -> list[str]:
+    """Files of the cache that are opened for reading."""
     paths: list[str] = []
-    real = FileReader.keep
+    real = filereader._open
 
-    def keep(reading: FileReader, entry: Entry) -> object:
-        paths.append(entry.path)
-        return real(reading, entry)
+    def noted(path: str) -> int:
+        paths.append(os.path.relpath(path, cache))
+        return real(path)
 
-    monkeypatch.setattr(FileReader, "keep", keep)
+    monkeypatch.setattr(filereader, "_open", noted)
     return paths
 
 
