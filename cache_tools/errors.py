@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 
 from envguard import errors
+from envguard.cliutil import OS_ADVICE
 
 
 class IncompatibleError(errors.ToolError):
@@ -48,10 +49,6 @@ READ_ONLY_ADVICE = (
     "; torch.compile would die there too (OSError 30), even where everything hits, since it takes lock files: "
     "choose a directory that can be written"
 )
-
-
-_FULL = "; free some space, or choose another place"
-_ADVICE = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EACCES: "; change its permissions, or choose another place"}
 READ_ONLY_STORE = "; work on a copy of the store that can be written"
 
 
@@ -65,7 +62,8 @@ def storage_errors(doing: str, *, read_only: str = "; choose a directory that ca
     try:
         yield
     except OSError as error:
-        advice = read_only if error.errno == errno.EROFS else _ADVICE.get(error.errno or 0, "")
+        known = OS_ADVICE.get(error.errno or 0)
+        advice = read_only if error.errno == errno.EROFS else f"; {known}" if known else ""
         raise StorageError(f"{doing} failed{_where(error)}: {error.strerror or error}{advice}") from error
 
 

@@ -156,7 +156,7 @@ def digest_matches(path: str, digest: bytes) -> bool:
 
 
 def named_digests(path: str) -> tuple[bytes, ...]:
-    """The two digests that a pickle of this name can have: torch cuts the last bit off. None if it is no checksum."""
+    """The two digests that a pickle of this name can have: torch cuts the last bit off. Empty if it is no checksum."""
     named = _named(path.rpartition("/")[2])
     return () if named is None else tuple((named << 1 | last).to_bytes(32, "big") for last in (0, 1))
 

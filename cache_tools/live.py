@@ -131,10 +131,10 @@ def _is_still_bad(cache_dir: Path, file: BadFile) -> bool:
 
 
 def _move(source: Path, destination: Path, folder: Path) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
-    destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     import shutil  # 3 ms, which a snapshot does not owe
 
+    folder.mkdir(mode=0o700, exist_ok=True)
+    destination.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     shutil.move(source, destination)
 
 

@@ -20,6 +20,15 @@ from envguard.errors import CRASHED, FINDINGS, INTERRUPTED, OK, USAGE, ToolError
 CLOSED_PIPE = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
 
+OS_ADVICE = {
+    errno.ENOSPC: "free some space, or choose another place",
+    errno.EDQUOT: "free some space, or choose another place",
+    errno.EROFS: "choose another place",
+    errno.EACCES: "choose another place, or change its permissions",
+    errno.EPERM: "choose another place, or change its permissions",
+}
+"""What helps against an ``OSError``, by its number."""
+
 OWN_PACKAGES = ("dflash", "envguard", "cache_tools")
 
 
@@ -157,13 +166,7 @@ def describe_os_error(error: OSError) -> str:
     """One line for what the system refused: the place, its words, what to do."""
     place = error.filename or error.filename2
     where = f"{place}: " if place else ""
-    advice = {
-        errno.ENOSPC: "free some space, or choose another place",
-        errno.EDQUOT: "free some space, or choose another place",
-        errno.EROFS: "choose another place",
-        errno.EACCES: "choose another place, or change its permissions",
-        errno.EPERM: "choose another place, or change its permissions",
-    }.get(error.errno or 0, "choose another place")
+    advice = OS_ADVICE.get(error.errno or 0, "choose another place")
     return f"{where}{(error.strerror or type(error).__name__).lower()}; {advice}"
 
 
