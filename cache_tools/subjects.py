@@ -7,14 +7,16 @@ they are at hand, else by size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cache_tools import records
+from cache_tools.bundled import folders_of, kernels_in, without_kernels
 from cache_tools.errors import storage_errors
 from cache_tools.fingerprint import Comparison, Fingerprint, compare
-from cache_tools.kinds import GPU_KINDS, Kind, kind_of
+from cache_tools.kinds import GPU_KINDS, GRAPHS, Kind, kind_of
 from cache_tools.observe import observe
 from cache_tools.relocate import is_group, roots_of, tokenise
 from cache_tools.scan import Entry, scan
@@ -45,6 +47,8 @@ class Subject:
 
     bundled_kernels: int = 0
     """Known of a snapshot only."""
+    bundled: frozenset[str] = frozenset()
+    """Entries that a snapshot may leave out, since a graph entry holds them too; known of a live directory only."""
 
     @property
     def gpu_kernels(self) -> bool:
@@ -61,6 +65,8 @@ class KindDifference:
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     differing: tuple[str, ...]
+    bundled: int
+    """Of one side only, not listed: a graph entry there holds them too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,20 +113,24 @@ def difference(a: Subject, b: Subject, *, strict: bool = False) -> Difference:
     if a.entries is None or b.entries is None:
         return Difference(a=a, b=b, comparison=comparison, kinds=None)
     with storage_errors(f"comparing {a.title} and {b.title}"):
-        kinds = tuple(_compare_kind(kind, a.entries, b.entries) for kind in Kind)
-    told = tuple(one for one in kinds if one.same or one.only_a or one.only_b or one.differing)
+        bundled = a.bundled - b.entries.keys() | b.bundled - a.entries.keys()
+        kinds = tuple(_compare_kind(kind, a.entries, b.entries, bundled) for kind in Kind)
+    told = tuple(one for one in kinds if one.same or one.only_a or one.only_b or one.differing or one.bundled)
     return Difference(a=a, b=b, comparison=comparison, kinds=told)
 
 
-def _compare_kind(kind: Kind, a: Mapping[str, Content], b: Mapping[str, Content]) -> KindDifference:
+def _compare_kind(
+    kind: Kind, a: Mapping[str, Content], b: Mapping[str, Content], bundled: frozenset[str]
+) -> KindDifference:
     left, right = ({path for path in side if kind_of(path) is kind} for side in (a, b))
     differing = tuple(path for path in sorted(left & right) if not _is_same(path, a[path], b[path]))
     return KindDifference(
         kind=kind,
         same=len(left & right) - len(differing),
-        only_a=tuple(sorted(left - right)),
-        only_b=tuple(sorted(right - left)),
+        only_a=tuple(sorted(left - right - bundled)),
+        only_b=tuple(sorted(right - left - bundled)),
         differing=differing,
+        bundled=len((left ^ right) & bundled),
     )
 
 
@@ -162,8 +172,21 @@ def _run(path: Path) -> Subject:
 
 def _live(path: Path) -> Subject:
     with storage_errors(f"reading {path}"):
-        entries = {entry.path: _content(path, entry) for entry in scan(path).entries}
-    return Subject(title=f"directory {path}, used here", fingerprint=observe(), entries=entries)
+        found = scan(path).entries
+        entries = {entry.path: _content(path, entry) for entry in found}
+        bundled = frozenset(_bundled(path, found))
+    return Subject(title=f"directory {path}, used here", fingerprint=observe(), entries=entries, bundled=bundled)
+
+
+def _bundled(cache_dir: Path, entries: Sequence[Entry]) -> Iterator[str]:
+    """The files of Triton kernels that graph entries hold."""
+    folders: set[str] = set()
+    for entry in entries:
+        if entry.kind in GRAPHS:
+            with open(cache_dir / entry.path, "rb", buffering=0) as file:
+                held = kernels_in(without_kernels(lambda at, length: os.pread(file.fileno(), length, at), entry.size))
+            folders.update(folder for kernel in held for folder in folders_of(kernel))
+    return (entry.path for entry in entries if os.path.dirname(entry.path) in folders)
 
 
 def _content(cache_dir: Path, entry: Entry) -> Content:

@@ -99,6 +99,7 @@ def diff_document(found: Difference) -> dict[str, object]:
                 "only_a": list(one.only_a),
                 "only_b": list(one.only_b),
                 "differing": list(one.differing),
+                "in_graph_entries": one.bundled,
             }
             for one in found.kinds
         },
@@ -130,7 +131,7 @@ def diff_lines(found: Difference) -> Iterator[str]:
 
 def _kind_lines(one: KindDifference) -> Iterator[str]:
     counts = f"{one.same} same, {len(one.only_a)} only in A, {len(one.only_b)} only in B, {len(one.differing)} differ"
-    yield f"{one.kind.value}: {counts}"
+    yield f"{one.kind.value}: {counts}" + (f", {one.bundled} in graph entries" if one.bundled else "")
     for sort, paths in (("only in A", one.only_a), ("only in B", one.only_b), ("differs", one.differing)):
         yield from (f"  {sort}: {path}" for path in paths[:LISTED])
         if len(paths) > LISTED:

@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -186,6 +187,28 @@ def test_all_kernels_on_request(store: Store, cache: Path) -> None:
     assert kernels_of(store, store.resolve("all")) == kernels_of(store, taken.id)
     assert "Triton kernels in graph entries: 3\n" in cli.run("show", "few").stdout
     assert json.loads(cli.run("show", "few", "--json").stdout)["kernels_in_graph_entries"] == 3
+
+
+def test_a_diff_does_not_list_what_a_snapshot_leaves_out(store: Store, cache: Path) -> None:
+    cli = Cli(cache.parent)
+    cli.run("snapshot", "--name", "few")
+    cli.run("snapshot", "--name", "all", "--all-kernels")
+
+    def triton(*sides: str) -> dict[str, object]:
+        return dict(cli.json("diff", *sides)["kinds"]["triton"])
+
+    left_out = len(HELD) * (len(SUFFIXES) + 1)
+    same = triton("few", str(cache))
+    assert (same["only_a"], same["only_b"], same["in_graph_entries"]) == ([], [], left_out)
+    assert f" 0 only in B, 0 differ, {left_out} in graph entries\n" in cli.run("diff", "few", str(cache)).stdout
+    assert triton(str(cache), "few") == same
+    assert triton("all", str(cache)) == same | {"same": cast(int, same["same"]) + left_out, "in_graph_entries": 0}
+    assert len(cast(list[str], triton("all", "few")["only_a"])) == left_out, "of snapshots, each is what it is"
+    new = write_kernel(cache, f"0/{folder_name('new, and of no graph')}")
+    assert triton("few", str(cache)) == same | {"only_b": sorted(new)}
+    damaged = next((cache / f"triton/{HELD[0]}").glob("*.cubin"))
+    damaged.write_bytes(b"other")
+    assert triton("all", str(cache))["differing"] == [damaged.relative_to(cache).as_posix()]
 
 
 @pytest.mark.parametrize("padding", [0, LARGE], ids=["small", "large"])
