@@ -18,7 +18,8 @@ def print_prune(plan: PrunePlan, done: PruneResult | None, *, json: bool) -> Non
         return
     for one in plan.snapshots:
         fate = f"keep: {', '.join(one.keep)}" if one.keep else "remove"
-        out(f"{one.id[:SHORT]}  {human_bytes(one.bytes):>9}  used {one.used}  {', '.join(one.names) or '-'}  {fate}")
+        stored, names = human_bytes(one.bytes), ", ".join(one.names) or "-"
+        out(f"{one.id[:SHORT]}  {stored:>9} stored  used {one.used}  {names}  {fate}")
     if plan.problem:
         say(f"warning: {plan.problem}")
     if done is None:
@@ -32,7 +33,7 @@ def print_prune(plan: PrunePlan, done: PruneResult | None, *, json: bool) -> Non
 def _line(verb: str, snapshots: int, packs: int, leftovers: int, freed: int, before: int) -> str:
     return (
         f"{verb} {snapshots} snapshots, {packs} packs, {leftovers} leftovers: "
-        f"{human_bytes(freed)} of {human_bytes(before)}"
+        f"{human_bytes(freed)} of {human_bytes(before)} stored"
     )
 
 
