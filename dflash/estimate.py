@@ -1,9 +1,12 @@
 """What a run would need: graphs, parameters and disk, from the configuration and the target's files alone.
 
-In: a configuration. Out: lines for ``dflash train --dry-run``. Loads the target (mmap) and the data, runs nothing.
+In: a configuration. Out: lines for ``dflash train --dry-run``. Loads the target (mmap; of a GGUF file that is not
+converted its configuration only) and the data, runs and writes nothing.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -13,7 +16,8 @@ from dflash.data import pack
 from dflash.devices import pick_device, target_dtype
 from dflash.drafter import Drafter
 from dflash.features import cache_bytes
-from dflash.target import load_target, locate_target
+from dflash.paths import targets_dir
+from dflash.target import load_target, locate_target, read_gguf_config, unconverted
 from dflash.train import attention_kind, drafter_shape, read_documents
 
 STATE_BYTES = 12  # a parameter in a checkpoint: float32 master and two float32 moments
@@ -22,8 +26,8 @@ STATE_BYTES = 12  # a parameter in a checkpoint: float32 master and two float32 
 def describe(config: Config) -> list[str]:
     """Lines: data, drafter, graphs to compile, disk needed."""
     device = pick_device(config.run.device)
-    target = load_target(locate_target(config.target.model), device=torch.device("cpu"), dtype=torch.float32)
-    shape = drafter_shape(config, target)
+    wanted, vocab_size, convert_bytes = _look_at_target(config.target.model)
+    shape = drafter_shape(config, wanted, vocab_size)
     prepared, documents = read_documents(config)
     rows, left_out = pack(documents, config.data.row_tokens)
     with torch.device("meta"):
@@ -43,5 +47,19 @@ def describe(config: Config) -> list[str]:
         if graphs
         else "graphs to compile: none",
         f"disk needed: {checkpoint_bytes * kept / 2**20:.0f} MiB for checkpoints, "
-        f"{(feature_bytes if cached else 0) / 2**20:.0f} MiB for cached features",
+        f"{(feature_bytes if cached else 0) / 2**20:.0f} MiB for cached features"
+        + (f", {convert_bytes / 2**20:.0f} MiB for the converted target, in {targets_dir()}" if convert_bytes else ""),
     ]
+
+
+def _look_at_target(model: str) -> tuple[Any, int, int]:
+    """Its configuration, its vocabulary, and the bytes that converting it will write."""
+    if gguf := unconverted(model):
+        from transformers import AutoModelForCausalLM
+
+        config = read_gguf_config(gguf)
+        with torch.device("meta"):
+            weights = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        return config, config.vocab_size, sum(p.nbytes for p in weights.parameters())
+    target = load_target(locate_target(model), device=torch.device("cpu"), dtype=torch.float32)
+    return target.config, target.vocab_size, 0

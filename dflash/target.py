@@ -27,6 +27,8 @@ from envguard.atomic import new_directory, sha256_file, sweep
 
 GGUF_MAGIC = b"GGUF"
 CONVERTER = 1  # raise it when the conversion changes, so that old conversions are not reused
+_BAD_GGUF = (ValueError, OSError, KeyError, RuntimeError, IndexError, struct.error)
+"""What transformers and gguf raise for a damaged file."""
 SAMPLE = 1 << 20  # bytes of each end of a weight file that enter the target's fingerprint
 
 
@@ -47,15 +49,13 @@ def locate_target(model: str) -> TargetFiles:
     Raises:
         InputError: no such file, package or directory, or not a GGUF file.
     """
-    if model.startswith("package:"):
-        return _converted(_gguf_in_package(model.removeprefix("package:")))
+    if gguf := _gguf_of(model):
+        return _converted(gguf)
     if not model:
         raise InputError(
             "target.model is empty; allowed: a Hugging Face directory, a .gguf file, package:NAME, a hub id"
         )
-    path = Path(model).expanduser() if model.startswith("~/") else Path(model)
-    if path.suffix == ".gguf":
-        return _converted(path)
+    path = _path_of(model)
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(f"{path}: not a Hugging Face model directory (no config.json)")
@@ -66,6 +66,28 @@ def locate_target(model: str) -> TargetFiles:
             f"package:NAME, or a hub id such as Qwen/Qwen3-4B"
         )
     return TargetFiles(directory=model, fingerprint=f"hub:{model}")
+
+
+def unconverted(model: str) -> Path | None:
+    """The GGUF file that ``locate_target`` would have to convert.
+
+    Raises:
+        InputError: as ``locate_target`` before it converts.
+    """
+    gguf = _gguf_of(model)
+    return gguf if gguf and not _conversion(gguf)[1].is_dir() else None
+
+
+def _path_of(model: str) -> Path:
+    return Path(model).expanduser() if model.startswith("~/") else Path(model)
+
+
+def _gguf_of(model: str) -> Path | None:
+    """The GGUF file that the setting names, if it does."""
+    if model.startswith("package:"):
+        return _gguf_in_package(model.removeprefix("package:"))
+    path = _path_of(model)
+    return path if path.suffix == ".gguf" else None
 
 
 def _gguf_in_package(name: str) -> Path:
@@ -80,15 +102,20 @@ def _gguf_in_package(name: str) -> Path:
     return found[0]
 
 
-def _converted(gguf: Path) -> TargetFiles:
-    """The converted directory of a GGUF file; converts under a lock, atomically."""
+def _conversion(gguf: Path) -> tuple[str, Path]:
+    """The file's sha256, and where its conversion is or will be."""
     if not gguf.is_file():
         raise InputError(f"{gguf}: no such GGUF file")
     with gguf.open("rb") as handle:
         if handle.read(4) != GGUF_MAGIC:
             raise InputError(f"{gguf}: not a GGUF file (its first bytes are not {GGUF_MAGIC.decode()})")
     source = sha256_file(gguf)
-    directory = targets_dir() / f"{source[:16]}-v{CONVERTER}"
+    return source, targets_dir() / f"{source[:16]}-v{CONVERTER}"
+
+
+def _converted(gguf: Path) -> TargetFiles:
+    """The converted directory of a GGUF file; converts under a lock, atomically."""
+    source, directory = _conversion(gguf)
     if not directory.is_dir():
         directory.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{directory}.lock"):
@@ -117,8 +144,8 @@ def _convert(gguf: Path, source: str, directory: Path) -> None:
             advance()
             tokenizer = AutoTokenizer.from_pretrained(**place)
             advance()
-        except (ValueError, OSError, KeyError, RuntimeError, IndexError, struct.error) as error:
-            raise InputError(f"{gguf}: cannot be read as GGUF: {str(error).splitlines()[0]}") from error
+        except _BAD_GGUF as error:
+            raise _gguf_error(gguf, error) from error
         # This package's tokenizer names <|im_start|> as its end; the model's own configuration is right.
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
         tokenizer.pad_token = tokenizer.eos_token
@@ -239,6 +266,24 @@ def read_text_config(files: TargetFiles) -> Any:
         return AutoConfig.from_pretrained(files.directory).get_text_config()
     except Exception as error:
         raise _load_error(files, error) from error
+
+
+def read_gguf_config(gguf: Path) -> Any:
+    """The text model's configuration of a GGUF file that is not converted.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(gguf.parent), gguf_file=gguf.name).get_text_config()
+    except _BAD_GGUF as error:
+        raise _gguf_error(gguf, error) from error
+
+
+def _gguf_error(gguf: Path, error: Exception) -> InputError:
+    return InputError(f"{gguf}: cannot be read as GGUF: {(str(error).splitlines() or [type(error).__name__])[0]}")
 
 
 def first_id(token_id: int | list[int] | None) -> int | None:

@@ -96,7 +96,7 @@ def build(config: Config) -> Training:
         f"data: {len(documents)} documents in {len(rows)} rows of {config.data.row_tokens} tokens, "
         f"{count_anchors(rows)} possible anchors; {prepared.skipped_short + left_out} samples left out as too short"
     )
-    shape = drafter_shape(config, target)
+    shape = drafter_shape(config, target.config, target.vocab_size)
     torch.manual_seed(config.run.seed)
     drafter = Drafter(shape)
     drafter.reset_parameters(torch.Generator().manual_seed(config.run.seed))
@@ -151,9 +151,8 @@ def read_documents(config: Config) -> tuple[Prepared, list[Document]]:
     return prepared, documents[: config.data.max_documents or None]
 
 
-def drafter_shape(config: Config, target: Target) -> DrafterShape:
-    """The drafter that fits the target: its width, heads and RoPE, the configured depth and block."""
-    wanted = target.config
+def drafter_shape(config: Config, wanted: Any, vocab_size: int) -> DrafterShape:
+    """The drafter that fits the target: its configuration's width, heads and RoPE, the configured depth and block."""
     rope = wanted.rope_parameters
     head_dim = getattr(wanted, "head_dim", None) or wanted.hidden_size // wanted.num_attention_heads
     try:
@@ -174,7 +173,7 @@ def drafter_shape(config: Config, target: Target) -> DrafterShape:
         num_attention_heads=wanted.num_attention_heads,
         num_key_value_heads=wanted.num_key_value_heads,
         head_dim=head_dim,
-        vocab_size=target.vocab_size,
+        vocab_size=vocab_size,
         rope_theta=float(rope["rope_theta"]),
         rms_norm_eps=wanted.rms_norm_eps,
         max_position_embeddings=wanted.max_position_embeddings,

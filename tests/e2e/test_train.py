@@ -202,6 +202,17 @@ def test_dry_run_tells_and_touches_nothing(lab: Lab) -> None:
     assert f"error: {old / 'config.json'} tells of format 1" in refused.stderr
 
 
+def test_a_dry_run_converts_nothing_and_tells_the_same(lab: Lab, tmp_path: Path) -> None:
+    known = lab.train("dry", "--dry-run").stdout
+    fresh = lab.train("dry", "--dry-run", XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert "convert" not in fresh.stderr
+    assert not (tmp_path / "cache" / "dflash").exists()
+    told = f", 513 MiB for the converted target, in {tmp_path / 'cache' / 'dflash' / 'targets'}"
+    lines = [set(text.splitlines()) for text in (known, fresh.stdout.replace(told, ""))]
+    assert told in fresh.stdout
+    assert all(line.startswith("disk: ") for line in lines[0] ^ lines[1]), "free space varies"
+
+
 def exact(lab: Lab, name: str) -> list[str]:
     """The deterministic fields of each step as text."""
     return [json.dumps({key: line[key] for key in EXACT}) for line in lab.metrics(name)]
