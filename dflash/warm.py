@@ -68,10 +68,11 @@ def warm_up(
     fingerprint = here.with_told(told)
     known = state.match.manifest.build_ms if state and state.match and account.hits else None
     cold = f" (cold was {known / 1000:.1f} s)" if known is not None else ""
+    built = f", {account.native_builds} C++ builds" if account.native_builds and not account.misses else ""
     shown = f", snapshot {kept[:12]}" if kept else ""
     say(
         f"compile: {account.graphs} graphs, {account.hits} hits, {account.misses} misses, "
-        f"{account.seconds:.1f} s{cold}{shown}"
+        f"{account.seconds:.1f} s{cold}{built}{shown}"
     )
     document = {
         "schema": 1,

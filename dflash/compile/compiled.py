@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -23,6 +24,18 @@ Result = TypeVar("Result")
 
 FORBIDDEN = "torch.compile stance is 'fail_on_recompile'"
 SHOWN = 12  # arguments in one message
+_GUARD = re.compile(r"- \d+/\d+: (.*?)(?:\s{2,}#.*)?")
+"""A line of torch's with a guard; the source lines that follow it have no number, what follows "#" is one."""
+_REMEDIES = {
+    "size mismatch": "pad to a warmed shape",
+    "stride mismatch": "give it the strides of the warm-up (contiguous)",
+    "dtype mismatch": "give it the dtype of the warm-up",
+    "requires_grad mismatch": "give it the requires_grad of the warm-up",
+    "grad_mode": "call it in the grad mode of the warm-up",
+    "autocast": "call it under the autocast of the warm-up",
+    ".training ==": "switch train() or eval() back",
+}
+"""By a part of torch's guard."""
 
 
 class RecompileError(RunError):
@@ -71,11 +84,13 @@ def explain(name: str, torch_says: str, described: str) -> str:
             f"{name}: the recompile limit is hit, so torch would run it eagerly; called with {described}; "
             f"raise the limit to devices x shapes x grad modes (Policy.with_room)"
         )
-    guards = [line.strip().removeprefix("- ") for line in torch_says.splitlines() if line.strip().startswith("- ")]
-    failed = "; ".join(dict.fromkeys(guard.partition(": ")[2] or guard for guard in guards))
+    lines = [line.strip() for line in torch_says.splitlines() if line.strip().startswith("- ")]
+    guards = [match[1] for line in lines if (match := _GUARD.fullmatch(line))]
+    failed = "; ".join(dict.fromkeys(guards or lines)) or "it was never compiled"
+    ways = [remedy for part, remedy in _REMEDIES.items() if part in failed]
     return (
-        f"{name}: a new graph would be needed after the warm-up: {failed or 'it was never compiled'}; "
-        f"called with {described}; shapes are fixed by the configuration, so warm this one up or pad to a known one"
+        f"{name}: a new graph would be needed after the warm-up: {failed}; called with {described}; "
+        f"{', or '.join([*ways, 'warm this call up, too, before recompiles are forbidden'])}"
     )
 
 
@@ -89,5 +104,5 @@ def describe(arguments: dict[str, Any]) -> str:
         if isinstance(value, Tensor)
     ]
     more = f", {len(tensors) - SHOWN} more" if len(tensors) > SHOWN else ""
-    grad = "grad mode" if torch.is_grad_enabled() else "no_grad"
-    return ", ".join([*tensors[:SHOWN], grad]) + more
+    mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
+    return ", ".join([*tensors[:SHOWN], "grad mode" if torch.is_grad_enabled() else mode]) + more

@@ -3,19 +3,22 @@
 Outside ``torch.compile`` flex attention computes the whole score matrix of every head: 276 GiB where the kernel needs
 none, and torch says so at most once, in a warning. Two belts: ``flex_or_die`` for our own calls, a branch that
 compiling folds away; ``install_tripwire`` for code we do not own (transformers' flex attention), which replaces the
-operator's dense kernels, forward and backward, for the whole process. Both name the likely causes.
+operator's dense kernels, forward and backward, for the whole process. Both name the likely causes. Where recompiles
+are forbidden torch refuses first, in words of its own, which the tripwire makes the same error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from dflash.compile.compiled import FORBIDDEN
 from dflash.errors import RunError
 
 CAUSES = (
@@ -62,6 +65,9 @@ def install_tripwire() -> None:
         if not _is_tripped(operator):
             operator.py_kernels[_DENSE] = _refusal(operator.name())
             operator._dispatch_cache.clear()
+    setup = getattr(_eager(), _SETUP, None)
+    if setup and not hasattr(setup, _MARK):
+        setattr(_eager(), _SETUP, _told(setup))
 
 
 def tripwire_installed() -> bool:
@@ -75,10 +81,36 @@ def remove_tripwire() -> None:
         if _is_tripped(operator):
             operator.py_kernels[_DENSE] = _dense_kernels()[operator.name()]
             operator._dispatch_cache.clear()
+    setup = getattr(_eager(), _SETUP, None)
+    if hasattr(setup, _MARK):
+        setattr(_eager(), _SETUP, getattr(setup, _MARK))
 
 
 _DENSE = torch._C.DispatchKey.CompositeExplicitAutograd
 _MARK = "_dflash_tripwire"
+_SETUP = "setup_compilation_env"
+"""What an eager call enters to run the operator through Dynamo (torch 2.11 nn/attention/flex_attention.py)."""
+
+
+def _eager() -> Any:
+    return sys.modules[flex_attention.__module__]
+
+
+def _told(setup: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callable[..., Any]:
+    @contextlib.contextmanager
+    def guarded() -> Iterator[Any]:
+        try:
+            with setup() as backend:
+                yield backend
+        except RuntimeError as error:
+            if FORBIDDEN not in str(error):
+                raise
+            raise DenseAttentionError(
+                f"flex attention was called outside torch.compile, refused before it allocates: {CAUSES}"
+            ) from error
+
+    setattr(guarded, _MARK, setup)
+    return guarded
 
 
 def _module() -> Any:

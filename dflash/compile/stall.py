@@ -88,6 +88,6 @@ class _Watch:
         return (
             f"{self.what}: no progress for {self.seconds:g} s; see the stacks of all threads (a run: in log.txt)"
             f". A thread that waits for torch's compile_lock or in _engine_run_backward is a deadlock: apply "
-            f"dflash.compile.policy in every thread, or run one process a GPU; a slow machine needs a larger "
-            f"compile.stall_seconds"
+            f"dflash.compile.policy in every thread, or run one process a GPU; a slow machine needs more time "
+            f"(stall_seconds; of a run: compile.stall_seconds)"
         )

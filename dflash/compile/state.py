@@ -130,7 +130,9 @@ def repair(state: TorchState, policy: Policy) -> tuple[str, ...]:
     done: list[str] = []
     if state.broken_lines:
         policy.apply()
-        done.append(f"the policy was applied again: {', '.join(name for name, _, _ in state.broken_lines)}")
+        done.append(
+            f"the policy was not in force and was applied: {', '.join(name for name, _, _ in state.broken_lines)}"
+        )
     if state.running_traces:
         return tuple(done)
     if state.tracing_flag:

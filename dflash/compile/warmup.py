@@ -38,10 +38,14 @@ class Warmed:
     fx_hits: int
     fx_misses: int
     """Of inductor's cache, forward and backward apart."""
+    native_builds: int
+    """Calls of the C++ compiler; a graph that hits has some where another environment compiled it."""
 
     def text(self) -> str:
         """One line for a person."""
         found = "compiled" if self.misses else "from the cache" if self.hits else "known to this process already"
+        if self.native_builds and not self.misses:
+            found += f", but for {self.native_builds} C++ builds"
         return f"graph {self.name}: {found}, {self.seconds:.1f} s ({self.hits} hits, {self.misses} misses)"
 
 
@@ -77,25 +81,28 @@ def warm_up(
     stall_seconds: float = 1800.0,
     on_stall: Callable[[str, str], None] = end_process,
 ) -> tuple[Warmed, ...]:
-    """Run every graph once, in order; ``on_stall`` is called where one takes longer than ``stall_seconds``."""
+    """Run every graph once, in order; ``on_stall`` is called where one takes longer than ``stall_seconds``.
+
+    Raises:
+        ConfigError: ``stall_seconds`` is no time that a clock can wait.
+    """
+    if not graphs:
+        return ()
     warmed: list[Warmed] = []
     start_compiler()
-    with (
-        watch_stall("compiling", stall_seconds, on_stall) as beat,
-        stage(f"compile {', '.join(graph.name for graph in graphs)}", steps=len(graphs)) as advance,
-    ):
+    with stage(f"compile {', '.join(graph.name for graph in graphs)}", steps=len(graphs)) as advance:
         for graph in graphs:
             before, started = watch.account(), time.monotonic()
-            try:
-                with watch.graph(graph.name):
-                    graph.run()
-            except Exception as error:
-                error.add_note(f"while graph {graph.name} was compiled, {len(warmed) + 1} of {len(graphs)}")
-                raise
+            with watch_stall(f"compiling graph {graph.name}", stall_seconds, on_stall):
+                try:
+                    with watch.graph(graph.name):
+                        graph.run()
+                except Exception as error:
+                    error.add_note(f"while graph {graph.name} was compiled, {len(warmed) + 1} of {len(graphs)}")
+                    raise
             warmed.append(_difference(graph.name, time.monotonic() - started, before, watch.account()))
             say(warmed[-1].text())
             advance()
-            beat()
     return tuple(warmed)
 
 
@@ -107,4 +114,5 @@ def _difference(name: str, seconds: float, before: CompileAccount, after: Compil
         misses=after.misses - before.misses,
         fx_hits=after.fx_hits - before.fx_hits,
         fx_misses=after.fx_misses - before.fx_misses,
+        native_builds=after.native_builds - before.native_builds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable
@@ -41,33 +42,58 @@ def test_a_new_shape_is_refused_with_the_guard_and_the_shape() -> None:
     assert line.startswith("step: a new graph would be needed after the warm-up: ")
     assert "tensor 'features' size mismatch at index 0. expected 3, actual 5" in line
     assert "features [5, 4] float32 cpu" in line
+    assert line.endswith("grad mode; pad to a warmed shape, or warm this call up, too, before recompiles are forbidden")
     assert isinstance(raised.value, ToolError)
     assert raised.value.exit_code == FINDINGS
 
 
 @pytest.mark.parametrize(
-    ("features", "said"),
+    ("features", "said", "remedy"),
     [
-        (torch.ones(3, 4, dtype=torch.float64), "dtype mismatch"),
-        (torch.ones(3, 4).requires_grad_(), "requires_grad mismatch"),
-        (torch.ones(4, 3).T, "stride mismatch"),
+        (torch.ones(3, 4, dtype=torch.float64), "dtype mismatch", "give it the dtype"),
+        (torch.ones(3, 4).requires_grad_(), "requires_grad mismatch", "give it the requires_grad"),
+        (torch.ones(4, 3).T, "stride mismatch", "give it the strides"),
     ],
     ids=["dtype", "requires_grad", "stride"],
 )
-def test_other_guards_are_named(features: Tensor, said: str) -> None:
+def test_other_guards_are_named_each_with_its_remedy(features: Tensor, said: str, remedy: str) -> None:
     _, step = compiled_pair()
     step(torch.ones(3, 4), torch.ones(4))
     policy.forbid_recompiles()
-    with pytest.raises(RecompileError, match=said):
+    with pytest.raises(RecompileError, match=f"{said}.*; {remedy} of the warm-up.*, or warm this call up, too, before"):
         step(features, torch.ones(4))
 
 
-def test_another_grad_mode_is_named() -> None:
+@pytest.mark.parametrize(
+    ("mode", "said", "remedy"),
+    [
+        (torch.no_grad(), "no_grad", "call it in the grad mode of"),
+        (torch.inference_mode(), "inference_mode", "call it in the grad mode of"),
+        (torch.autocast("cpu"), r"autocast\(cpu\)", "call it under the autocast of"),
+    ],
+    ids=["no_grad", "inference_mode", "autocast"],
+)
+def test_another_mode_is_named(mode: contextlib.AbstractContextManager[object], said: str, remedy: str) -> None:
     _, step = compiled_pair()
     step(torch.ones(3, 4), torch.ones(4))
     policy.forbid_recompiles()
-    with pytest.raises(RecompileError, match="no_grad"), torch.no_grad():
+    with pytest.raises(RecompileError, match=f"{said}.*; {remedy} the warm-up, or "), mode:
         step(torch.ones(3, 4), torch.ones(4))
+
+
+def test_a_module_in_another_mode_is_one_line_without_torchs_source_lines() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout())
+    step = compile_function(module, backend="aot_eager")
+    step(torch.ones(3, 4))
+    policy.forbid_recompiles()
+    module.eval()
+    with pytest.raises(RecompileError) as raised:
+        step(torch.ones(3, 4))
+    line = str(raised.value)
+    assert ".training == True; called with " in line
+    assert "; switch train() or eval() back, or warm this call up" in line
+    assert "stack trace" not in line
+    assert "F.dropout" not in line
 
 
 def test_a_function_that_was_never_compiled_is_named() -> None:

@@ -107,6 +107,11 @@ torch.compiler.set_stance("eager_on_recompile")
 (q, k, v), m = tensors(32)
 result = outcome(lambda: f(q, k, v, m))
 """,
+    "recompiles forbidden": """
+(q, k, v), m = tensors()
+torch.compiler.set_stance("fail_on_recompile")
+result = outcome(lambda: function(q, k, v, m))
+""",
     "suppressed errors": """
 config.suppress_errors = True
 def backend(graph, inputs):

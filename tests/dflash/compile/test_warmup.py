@@ -20,7 +20,7 @@ from dflash.compile import policy
 from dflash.compile.account import CompileWatch
 from dflash.compile.compiled import RecompileError, compile_function
 from dflash.compile.ranks import first_rank_first, see_own_gpu
-from dflash.compile.warmup import Graph, warm_up
+from dflash.compile.warmup import Graph, Warmed, warm_up
 from dflash.errors import ConfigError
 from dflash.step import drafter_step
 from tests.dflash.helpers import MASK, plan_of, random_document, row_of, tiny_drafter, tiny_shape, tiny_target
@@ -37,6 +37,26 @@ def test_graphs_run_once_in_order_and_a_stall_is_told(tmp_path: Path) -> None:
     assert "known to this process already" in warmed[0].text()
 
 
+def test_no_graphs_are_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert warm_up([], CompileWatch(tmp_path)) == ()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("hits", "misses", "builds", "told"),
+    [
+        (1, 0, 0, "from the cache, 2.0 s"),
+        (1, 0, 3, "from the cache, but for 3 C++ builds, 2.0 s"),
+        (0, 1, 3, "compiled, 2.0 s"),
+    ],
+)
+def test_a_hit_that_builds_is_told_as_such(hits: int, misses: int, builds: int, told: str) -> None:
+    graph = Warmed(
+        name="step", seconds=2.0, hits=hits, misses=misses, fx_hits=hits, fx_misses=misses, native_builds=builds
+    )
+    assert graph.text() == f"graph step: {told} ({hits} hits, {misses} misses)"
+
+
 def test_a_graph_that_stalls_is_reported(tmp_path: Path) -> None:
     import time
 
@@ -44,7 +64,7 @@ def test_a_graph_that_stalls_is_reported(tmp_path: Path) -> None:
     slow = Graph(name="step", run=lambda: time.sleep(0.5))
     warm_up([slow], CompileWatch(tmp_path), stall_seconds=0.1, on_stall=lambda message, stacks: stalls.append(message))
     assert len(stalls) == 1
-    assert "compiling: no progress for 0.1 s" in stalls[0]
+    assert "compiling graph step: no progress for 0.1 s" in stalls[0]
 
 
 def test_a_graph_that_raises_is_named_and_ends_the_warm_up(tmp_path: Path) -> None:
