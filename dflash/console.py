@@ -32,7 +32,8 @@ def stage(name: str, *, steps: int) -> Iterator[Callable[[], None]]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-        columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+        title = TextColumn("{task.description}", markup=False)  # the name of somebody's graph may look like markup
+        columns = title, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task(name, total=steps)
             yield lambda: progress.advance(task)

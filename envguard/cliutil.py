@@ -165,6 +165,8 @@ def _explain(program: str, error: Exception) -> int:
 def describe_os_error(error: OSError) -> str:
     """One line for what the system refused: the place, its words, what to do."""
     place = error.filename or error.filename2
+    if not place and error.errno == errno.ENOENT:  # what os.getcwd raises
+        return "the current directory has been deleted; change into another one"
     where = f"{place}: " if place else ""
     advice = OS_ADVICE.get(error.errno or 0, "choose another place")
     return f"{where}{(error.strerror or type(error).__name__).lower()}; {advice}"

@@ -164,6 +164,13 @@ def test_doctor_outside_a_project_is_exit_2_unless_it_is_named(tmp_path: Path) -
     assert dflash("doctor", "--project", str(ROOT), cwd=tmp_path).returncode == 0
 
 
+def test_a_deleted_current_directory_is_named(tmp_path: Path) -> None:
+    script = f"import os; os.rmdir({os.fspath(tmp_path)!r}); from dflash.cli.entry import main; main(['doctor'])"
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {os.fspath(ROOT)!r}); {script}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == "error: the current directory has been deleted; change into another one\n"
+
+
 def test_help_lists_only_what_exists() -> None:
     done = dflash("--help")
     assert done.returncode == 0

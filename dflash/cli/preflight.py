@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dflash.errors import ConfigError
+
 Settings = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=V", help="Override a setting.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -20,6 +22,10 @@ def preflight(
     """Try whether compiling is safe here: with torch alone, after all imports, and on each GPU."""
     from dflash.config import load_config
 
+    if settings and config is None:
+        raise ConfigError(
+            "--set overrides a setting of a CONFIG, and none was given: dflash preflight CONFIG --set A.B=V"
+        )
     resolved = load_config(config, settings or []) if config else None
     from dflash.inspect_compile import inspect_compile
     from dflash.interrupts import ending_at_once

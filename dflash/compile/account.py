@@ -27,6 +27,7 @@ class CompileAccount:
     """Told in one line and written to ``compile.json``."""
 
     graphs: int
+    """Compiled by Dynamo; more than hits and misses where torch's cache is off."""
     hits: int
     misses: int
     fx_hits: int
@@ -61,7 +62,7 @@ class CompileWatch:
         started = time.monotonic()
         with self.trace:
             yield
-        self.per_graph[name] = round(time.monotonic() - started, 3)
+        self.per_graph[name] = round(self.per_graph.get(name, 0.0) + time.monotonic() - started, 3)
 
     def account(self) -> CompileAccount:
         """The state of the counters now."""
@@ -69,7 +70,7 @@ class CompileWatch:
         hits = aot["autograd_cache_hit"]
         misses = aot["autograd_cache_miss"] + aot["autograd_cache_bypass"]
         return CompileAccount(
-            graphs=hits + misses,
+            graphs=max(hits + misses, counters["stats"]["unique_graphs"]),
             hits=hits,
             misses=misses,
             fx_hits=fx["fxgraph_cache_hit"],

@@ -16,12 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dflash.errors import ConfigError
+
 
 def hold_accumulators(parameters: Iterable[Tensor]) -> tuple[Any, ...]:
     """Accumulators of the leaves that require gradients; keep the result as long as threads share them.
 
     It keeps the leaves alive too.
+
+    Raises:
+        ConfigError: a tensor was given: iterating over its rows would hold nothing.
     """
+    if isinstance(parameters, Tensor):
+        raise ConfigError("hold_accumulators: got a tensor, allowed are several: model.parameters(), or [parameter]")
     with torch.inference_mode(False), torch.enable_grad():
         nodes = [leaf.view_as(leaf).grad_fn for leaf in parameters if leaf.requires_grad and leaf.is_leaf]
     return tuple(node.next_functions[0][0] for node in nodes if node is not None)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from dflash.errors import RunError
+from dflash.errors import ConfigError, RunError
 
 Result = TypeVar("Result")
 
@@ -45,9 +45,14 @@ class RecompileError(RunError):
 def compile_function(function: Callable[..., Result], *, backend: str = "inductor") -> Callable[..., Result]:
     """``function`` (a module or another callable will do) compiled as one graph a shape.
 
+    Raises:
+        ConfigError: it cannot be called.
+
     Raises (when called):
         RecompileError: compiling is forbidden by now and the call needs a new graph, or the limit is hit.
     """
+    if not callable(function):
+        raise ConfigError(f"compile_function: got {function!r}, allowed is something to call")
     compiled = torch.compile(function, fullgraph=True, dynamic=False, backend=backend)
     name = getattr(function, "__name__", type(function).__name__)
 
@@ -67,9 +72,9 @@ def compile_function(function: Callable[..., Result], *, backend: str = "inducto
 def _by_name(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
-    except ValueError:  # torch's own functions have none
+        return signature.bind(*args, **kwargs).arguments
+    except (ValueError, TypeError):  # torch's own functions have none; that of a wrapped one, or a hooked, is another's
         return {"args": args} | kwargs
-    return signature.bind(*args, **kwargs).arguments
 
 
 def is_surprise(error: Exception) -> bool:

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from dflash.errors import ConfigError
 
 SPARE_RECOMPILES = 64
 """The limit is per code object and costs nothing until it is reached; torch's 8 is less than 3 GPUs x 2 shapes x 2."""
@@ -73,7 +76,13 @@ class Policy:
         return tuple(line for line in self.lines if not line.in_force())
 
     def with_room(self, num_graphs: int) -> Policy:
-        """The same with recompile limits of at least ``num_graphs`` = devices x shapes x grad modes."""
+        """The same with recompile limits of at least ``num_graphs`` = devices x shapes x grad modes.
+
+        Raises:
+            ConfigError: it is no number of graphs.
+        """
+        if not isinstance(num_graphs, int) or num_graphs < 0:
+            raise ConfigError(f"with_room: got {num_graphs!r} graphs, allowed are whole numbers from 0")
         return replace(
             self,
             lines=tuple(
@@ -157,19 +166,24 @@ def apply(policy: Policy = POLICY) -> None:
 
     Raises:
         StorageError: torch, which does so when its compiler is imported, cannot make its cache directory.
+        ConfigError: torch, which reads its environment variables then, refuses the value of one.
     """
     import logging
-
-    import torch
 
     import cache_tools
     from cache_tools.errors import StorageError
 
-    # torch's keys hold the name of the module that imported torch first: dflash train, a benchmark and a test each
-    # have another one, and none would hit what the others compiled.
     try:
+        import torch
+
+        # torch's keys hold the name of the module that imported torch first: dflash train, a benchmark and a test each
+        # have another one, and none would hit what the others compiled.
         cache_tools.stable_keys()
         policy.apply()
+    except ValueError as error:
+        if refused := _refused(error, os.environ):
+            raise refused from error
+        raise
     except OSError as error:  # torch 2.11 _inductor/runtime/cache_dir_utils.py: cache_dir
         raise StorageError(
             f"torch cannot make its cache directory {error.filename} ({error.strerror}): "
@@ -178,6 +192,17 @@ def apply(policy: Policy = POLICY) -> None:
     # "No CUDA runtime is found" is said at every compile on a machine without a GPU: the guard has told the device.
     if not torch.cuda.is_available():
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+
+
+def _refused(error: ValueError, environ: Mapping[str, str]) -> ConfigError | None:
+    """The variables that torch's words quote the value of; torch itself does not always name them."""
+    told = ", ".join(
+        f"{name}={value}"
+        for name, value in sorted(environ.items())
+        if name.startswith("TORCH") and value and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", str(error))
+    )
+    words = str(error).strip().partition("\n")[0]
+    return ConfigError(f"torch does not start with {told} ({words}): correct it, or unset it") if told else None
 
 
 class PolicyThread(threading.Thread):

@@ -23,10 +23,11 @@ def see_own_gpu(local_rank: int, environ: MutableMapping[str, str] = os.environ)
     Raises:
         ConfigError: the variable that limits the GPUs names fewer than the ranks need (empty: none), or it is no rank.
     """
-    if local_rank < 0:
-        raise ConfigError(f"local rank {local_rank}: ranks count from 0; take it from LOCAL_RANK")
+    _check_rank("see_own_gpu", local_rank, "LOCAL_RANK")
     given = environ.get(VISIBLE)
     names = None if given is None else [name.strip() for name in given.split(",") if name.strip()]
+    if names is not None and "-1" in names:  # where CUDA stops reading
+        names = names[: names.index("-1")]
     if names is not None and local_rank >= len(names):
         raise ConfigError(f"{VISIBLE}={given}: {len(names)} GPUs, and local rank {local_rank} needs one of its own")
     own = names[local_rank] if names is not None else str(local_rank)
@@ -43,7 +44,11 @@ def first_rank_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]
     compiles in its own process. ``rank`` counts the processes that share a cache directory.
 
     An exception in rank 0's block leaves without the barrier, so that the others fail at it instead of compiling too.
+
+    Raises:
+        ConfigError: it is no rank.
     """
+    _check_rank("first_rank_first", rank, "RANK")
     if rank == 0:
         yield
         barrier()
@@ -54,3 +59,10 @@ def first_rank_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]
         start_compiler()
         barrier()
         yield
+
+
+def _check_rank(who: str, rank: object, variable: str) -> None:
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+        raise ConfigError(
+            f'{who}: got rank {rank!r}, allowed are whole numbers from 0, such as int(os.environ["{variable}"])'
+        )

@@ -7,6 +7,7 @@ hang holds the interpreter's lock too, ``faulthandler`` writes the stacks from C
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -25,7 +26,9 @@ GRACE = 10.0  # seconds for our own thread before faulthandler ends the process
 
 def end_process(message: str, stacks: str) -> None:
     """What a stall does unless told otherwise: everything on stderr, exit 1."""
-    print(f"{stacks}\nerror: {message}", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # print would take stdout instead
+        with contextlib.suppress(OSError, ValueError):  # closed
+            print(f"{stacks}\nerror: {message}", file=sys.stderr, flush=True)
     os._exit(FINDINGS)
 
 
@@ -76,7 +79,8 @@ class _Watch:
         self.last = time.monotonic()
         stderr = sys.__stderr__
         if stderr is not None:
-            faulthandler.dump_traceback_later(self.seconds + GRACE, exit=True, file=stderr)
+            with contextlib.suppress(OSError, ValueError):  # closed: our own thread still ends the process
+                faulthandler.dump_traceback_later(self.seconds + GRACE, exit=True, file=stderr)
 
     def run(self) -> None:
         while not self.done.wait(max(0.0, self.last + self.seconds - time.monotonic())):

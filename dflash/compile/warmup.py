@@ -9,7 +9,7 @@ graph. Ranks take turns through ``ranks.first_rank_first``.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from dflash.compile.account import CompileAccount, CompileWatch
@@ -32,6 +32,8 @@ class Warmed:
 
     name: str
     seconds: float
+    graphs: int
+    """Compiled by Dynamo, from torch's cache or not."""
     hits: int
     misses: int
     """Of torch's AOT cache; a bypass counts as a miss."""
@@ -43,9 +45,14 @@ class Warmed:
 
     def text(self) -> str:
         """One line for a person."""
-        found = "compiled" if self.misses else "from the cache" if self.hits else "known to this process already"
-        if self.native_builds and not self.misses:
-            found += f", but for {self.native_builds} C++ builds"
+        if self.misses:
+            found = "compiled"
+        elif self.hits:
+            found = "from the cache" + (f", but for {self.native_builds} C++ builds" if self.native_builds else "")
+        elif self.graphs:
+            found = "compiled without torch's cache, which is off"
+        else:
+            found = "nothing was compiled"
         return f"graph {self.name}: {found}, {self.seconds:.1f} s ({self.hits} hits, {self.misses} misses)"
 
 
@@ -75,7 +82,7 @@ def start_compiler() -> None:
 
 
 def warm_up(
-    graphs: Sequence[Graph],
+    graphs: Iterable[Graph],
     watch: CompileWatch,
     *,
     stall_seconds: float = 1800.0,
@@ -86,6 +93,7 @@ def warm_up(
     Raises:
         ConfigError: ``stall_seconds`` is no time that a clock can wait.
     """
+    graphs = tuple(graphs)
     if not graphs:
         return ()
     warmed: list[Warmed] = []
@@ -110,6 +118,7 @@ def _difference(name: str, seconds: float, before: CompileAccount, after: Compil
     return Warmed(
         name=name,
         seconds=round(seconds, 3),
+        graphs=after.graphs - before.graphs,
         hits=after.hits - before.hits,
         misses=after.misses - before.misses,
         fx_hits=after.fx_hits - before.fx_hits,

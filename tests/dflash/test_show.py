@@ -15,10 +15,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def on_a_terminal(*arguments: str, **environ: str) -> tuple[int, str]:
-    """Exit code and what the terminal shows."""
+    """Exit code of ``dflash`` and what the terminal shows."""
+    return on_a_terminal_runs([sys.executable, "-m", "dflash.cli.entry", *arguments], **environ)
+
+
+def on_a_terminal_runs(command: list[str], **environ: str) -> tuple[int, str]:
+    """Exit code of a command and what the terminal shows."""
     main, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", **environ}
-    command = [sys.executable, "-m", "dflash.cli.entry", *arguments]
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=terminal, stderr=subprocess.STDOUT)
     os.close(terminal)
     shown = b""

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from dflash.compile.accumulators import hold_accumulators
+from dflash.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 
@@ -83,3 +84,8 @@ def test_the_callers_grad_mode_does_not_matter(mode: Callable[[], AbstractContex
     linear = torch.nn.Linear(2, 2)
     with mode():
         assert len(hold_accumulators(linear.parameters())) == 2
+
+
+def test_a_tensor_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="got a tensor, allowed are several"):
+        hold_accumulators(torch.ones(3, requires_grad=True))

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch._dynamo.utils import counters
 
 from dflash.compile import policy
 from dflash.compile.compiled import RecompileError, compile_function, explain
+from dflash.errors import ConfigError
 from envguard.errors import FINDINGS, ToolError
 
 
@@ -153,6 +155,40 @@ def test_errors_of_the_function_itself_pass_unchanged() -> None:
 def test_many_arguments_are_cut() -> None:
     message = explain("f", "torch.compile stance is 'fail_on_recompile'\n  - 0/0: a\n  - 0/1: a\n  - 0/0: b", "x [1]")
     assert "a; b; called with x [1]" in message
+
+
+class Sum(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+def hooked() -> nn.Module:
+    """Its caller gives one argument, the hook the other."""
+    module = Sum()
+    module.register_forward_pre_hook(lambda _module, given: (*given, torch.ones(1)))
+    return module
+
+
+def injected(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    @functools.wraps(function)
+    def with_one(x: Tensor) -> Tensor:
+        return function(x, torch.ones(1))
+
+    return with_one
+
+
+@pytest.mark.parametrize("function", [hooked(), injected(torch.add), injected(lambda x, y: x + y)])
+def test_a_call_that_the_signature_does_not_tell_of_is_refused_as_such(function: Callable[..., Tensor]) -> None:
+    compiled = compile_function(function, backend="aot_eager")
+    compiled(torch.ones(2))
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError, match=r"called with args\[0\] \[3\] float32 cpu"):
+        compiled(torch.ones(3))
+
+
+def test_what_cannot_be_called_is_refused() -> None:
+    with pytest.raises(ConfigError, match="compile_function: got None"):
+        compile_function(cast(Callable[..., Tensor], None))
 
 
 class Doubler:

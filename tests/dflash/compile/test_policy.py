@@ -8,12 +8,15 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
+import pytest
 import torch
 import torch._dynamo
 
 from dflash.compile import policy
 from dflash.compile.policy import POLICY, PolicyThread
+from dflash.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,6 +46,35 @@ def test_a_cache_directory_that_torch_cannot_make_is_one_line(tmp_path: Path) ->
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     advice = "set TORCHINDUCTOR_CACHE_DIR to a directory that can be written"
     assert done.stderr == f"error: torch cannot make its cache directory {place} (Not a directory): {advice}\n"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("TORCHINDUCTOR_COMPILE_THREADS", "banana", "invalid literal for int() with base 10: 'banana'"),
+        ("TORCH_LOGS", "nonsense", "Invalid log settings: nonsense, must be a comma separated list"),
+    ],
+)
+def test_a_variable_that_torch_refuses_is_named(variable: str, value: str, words: str) -> None:
+    code = (
+        "from dflash.cli.entry import run\n"
+        "from dflash.compile import policy\n"
+        "sys.exit(run('dflash', lambda _: policy.apply(), []))"
+    )
+    command = [sys.executable, "-c", f"import sys\n{code}"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {variable: value}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"error: torch does not start with {variable}={value} ({words}")
+    assert line.endswith("): correct it, or unset it")
+
+
+@pytest.mark.parametrize("graphs", [-1, 2.5, float("inf"), "7"])
+def test_a_room_that_is_no_number_of_graphs_is_refused(graphs: object) -> None:
+    with pytest.raises(ConfigError, match=r"with_room: got .* graphs, allowed are whole numbers from 0"):
+        POLICY.with_room(cast(int, graphs))
 
 
 def test_threads_that_apply_have_every_line() -> None:

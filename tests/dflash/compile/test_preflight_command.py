@@ -59,6 +59,12 @@ def test_a_cache_directory_that_torch_cannot_make_is_a_finding_with_its_remedy()
     assert "TORCHINDUCTOR_CACHE_DIR" in stage["findings"][0]["fix"]
 
 
+def test_settings_without_a_configuration_are_refused() -> None:
+    done = run_preflight("", "--set", "run.steps=3")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --set overrides a setting of a CONFIG, and none was given")
+
+
 def test_what_could_not_be_judged_is_the_status_of_the_document() -> None:
     """A check that crashes in the first stage outweighs one that fails."""
     code = (

@@ -59,6 +59,15 @@ def test_a_deadlock_ends_with_the_stacks_of_every_thread() -> None:
     assert "compile.stall_seconds" in last
 
 
+@pytest.mark.parametrize(
+    "closing", ["import os; os.close(2)", "import sys; sys.__stderr__.close()", "import sys; sys.stderr = None"]
+)
+def test_a_stall_ends_without_a_place_to_tell_it(closing: str) -> None:
+    done = run(f"{closing}\n{DEADLOCK}")
+    assert done.returncode == 1
+    assert done.stdout == "", "which is for data"
+
+
 def test_a_hang_that_holds_the_interpreters_lock_ends_too() -> None:
     """No Python code can run then, only faulthandler's clock: a regular expression that takes for ever."""
     code = (

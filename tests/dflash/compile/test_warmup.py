@@ -8,6 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def test_graphs_run_once_in_order_and_a_stall_is_told(tmp_path: Path) -> None:
     warmed = warm_up(graphs, CompileWatch(tmp_path))
     assert ran == ["mask", "step"]
     assert [(graph.name, graph.hits, graph.misses) for graph in warmed] == [("mask", 0, 0), ("step", 0, 0)]
-    assert "known to this process already" in warmed[0].text()
+    assert warmed[0].text().startswith("graph mask: nothing was compiled, 0.")
 
 
 def test_no_graphs_are_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,18 +44,73 @@ def test_no_graphs_are_nothing_to_tell(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("hits", "misses", "builds", "told"),
+    ("graphs", "hits", "misses", "builds", "told"),
     [
-        (1, 0, 0, "from the cache, 2.0 s"),
-        (1, 0, 3, "from the cache, but for 3 C++ builds, 2.0 s"),
-        (0, 1, 3, "compiled, 2.0 s"),
+        (1, 1, 0, 0, "from the cache, 2.0 s"),
+        (1, 1, 0, 3, "from the cache, but for 3 C++ builds, 2.0 s"),
+        (1, 0, 1, 3, "compiled, 2.0 s"),
+        (1, 0, 0, 3, "compiled without torch's cache, which is off, 2.0 s"),
+        (0, 0, 0, 0, "nothing was compiled, 2.0 s"),
     ],
 )
-def test_a_hit_that_builds_is_told_as_such(hits: int, misses: int, builds: int, told: str) -> None:
+def test_where_a_graph_came_from_is_told(graphs: int, hits: int, misses: int, builds: int, told: str) -> None:
     graph = Warmed(
-        name="step", seconds=2.0, hits=hits, misses=misses, fx_hits=hits, fx_misses=misses, native_builds=builds
+        name="step",
+        seconds=2.0,
+        graphs=graphs,
+        hits=hits,
+        misses=misses,
+        fx_hits=hits,
+        fx_misses=misses,
+        native_builds=builds,
     )
     assert graph.text() == f"graph step: {told} ({hits} hits, {misses} misses)"
+
+
+def test_graphs_of_one_name_each_count(tmp_path: Path) -> None:
+    import time
+
+    watch = CompileWatch(tmp_path)
+    warm_up((Graph(name="step", run=lambda: time.sleep(0.2)) for _ in range(2)), watch)
+    assert watch.account().seconds >= 0.4
+
+
+CACHE_OFF = """
+import torch
+from pathlib import Path
+from dflash.compile.account import CompileWatch
+from dflash.compile.compiled import compile_function
+from dflash.compile.warmup import Graph, warm_up
+step = compile_function(lambda x: x + 1)
+watch = CompileWatch(Path("."))
+[first] = warm_up([Graph(name="step", run=lambda: step(torch.ones(3)))], watch)
+[again] = warm_up([Graph(name="step", run=lambda: step(torch.ones(3)))], watch)
+print(first.text(), "|", again.text(), "|", watch.account().graphs)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("off", ["TORCHINDUCTOR_FORCE_DISABLE_CACHES=1", "TORCHINDUCTOR_AUTOGRAD_CACHE=0"])
+def test_what_is_compiled_while_torchs_cache_is_off_is_told(off: str) -> None:
+    name, _, value = off.partition("=")
+    environ = os.environ | {name: value, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CACHE_OFF], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, again, graphs = done.stdout.strip().split(" | ")
+    assert first.startswith("graph step: compiled without torch's cache, which is off, ")
+    assert again.startswith("graph step: nothing was compiled, ")
+    assert graphs == "1"
+
+
+def test_a_name_like_markup_is_shown_on_a_terminal() -> None:
+    from tests.dflash.test_show import on_a_terminal_runs
+
+    code = "from dflash.console import stage\nwith stage('compile [/bold] [b]', steps=1) as advance:\n    advance()"
+    returned, shown = on_a_terminal_runs([sys.executable, "-c", code])
+    assert returned == 0, shown
+    assert "compile [/bold] [b]: 0." in shown
 
 
 def test_a_graph_that_stalls_is_reported(tmp_path: Path) -> None:
@@ -168,7 +224,8 @@ def test_a_failure_of_rank_0_does_not_let_the_others_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "rank", "own"), [(None, 3, "3"), ("4,5,6", 1, "5"), ("GPU-a, GPU-b", 1, "GPU-b"), ("6,", 0, "6")]
+    ("given", "rank", "own"),
+    [(None, 3, "3"), ("4,5,6", 1, "5"), ("GPU-a, GPU-b", 1, "GPU-b"), ("6,", 0, "6"), ("5,-1", 0, "5")],
 )
 def test_a_rank_sees_only_its_own_gpu(given: str | None, rank: int, own: str) -> None:
     environ = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
@@ -177,24 +234,32 @@ def test_a_rank_sees_only_its_own_gpu(given: str | None, rank: int, own: str) ->
 
 
 @pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])
-def test_a_negative_rank_is_refused(environ: dict[str, str]) -> None:
-    """-1 would name the last GPU, or, as CUDA_VISIBLE_DEVICES=-1, hide all of them."""
-    before = dict(environ)
-    with pytest.raises(ConfigError, match="local rank -1"):
-        see_own_gpu(-1, environ)
+@pytest.mark.parametrize("rank", [-1, "0", None, 1.0, True])
+def test_what_is_no_rank_is_refused(environ: dict[str, str], rank: object) -> None:
+    """-1 would name the last GPU, or, as CUDA_VISIBLE_DEVICES=-1, hide all of them; "0" is what a variable holds."""
+    before, met = dict(environ), list[int]()
+    with pytest.raises(ConfigError, match=rf"see_own_gpu: got rank {rank!r}, .*LOCAL_RANK"):
+        see_own_gpu(cast(int, rank), environ)
     assert environ == before
+    with (
+        pytest.raises(ConfigError, match=rf"first_rank_first: got rank {rank!r}, .*\"RANK"),
+        first_rank_first(cast(int, rank), lambda: met.append(1)),
+    ):
+        met.append(2)
+    assert met == []
 
 
-def test_gpus_that_are_hidden_stay_hidden() -> None:
-    environ = {"CUDA_VISIBLE_DEVICES": ""}
+@pytest.mark.parametrize("hidden", ["", "-1", "-1,0"])
+def test_gpus_that_are_hidden_stay_hidden(hidden: str) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": hidden}
     with pytest.raises(ConfigError, match="0 GPUs, and local rank 0"):
         see_own_gpu(0, environ)
-    assert environ == {"CUDA_VISIBLE_DEVICES": ""}
+    assert environ == {"CUDA_VISIBLE_DEVICES": hidden}
 
 
 def test_a_rank_without_a_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=0,1: 2 GPUs, and local rank 2"):
-        see_own_gpu(2, {"CUDA_VISIBLE_DEVICES": "0,1"})
+    with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=0,1,-1,2: 2 GPUs, and local rank 2"):
+        see_own_gpu(2, {"CUDA_VISIBLE_DEVICES": "0,1,-1,2"})
 
 
 # Shapes by construction
