@@ -51,8 +51,11 @@ class CompileWatch:
     trace: CacheTrace = field(default_factory=CacheTrace)
     _before: frozenset[Path] = frozenset()
     _present: dict[Cache, frozenset[str]] = field(default_factory=dict)
+    _graphs: int = 0
+    """Those of Dynamo that were there before: the preflight's tries leave some."""
 
     def __post_init__(self) -> None:
+        self._graphs = counters["stats"]["unique_graphs"]
         self._present = records.keys_present(self.cache_dir)
         self._before = frozenset(self.cache_dir.rglob("*.so")) if self.cache_dir.is_dir() else frozenset()
 
@@ -70,7 +73,7 @@ class CompileWatch:
         hits = aot["autograd_cache_hit"]
         misses = aot["autograd_cache_miss"] + aot["autograd_cache_bypass"]
         return CompileAccount(
-            graphs=max(hits + misses, counters["stats"]["unique_graphs"]),
+            graphs=max(hits + misses, counters["stats"]["unique_graphs"] - self._graphs),
             hits=hits,
             misses=misses,
             fx_hits=fx["fxgraph_cache_hit"],

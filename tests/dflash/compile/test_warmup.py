@@ -81,6 +81,7 @@ from pathlib import Path
 from dflash.compile.account import CompileWatch
 from dflash.compile.compiled import compile_function
 from dflash.compile.warmup import Graph, warm_up
+torch.compile(lambda x: x - 1, backend="eager")(torch.ones(2))  # as the preflight does
 step = compile_function(lambda x: x + 1)
 watch = CompileWatch(Path("."))
 [first] = warm_up([Graph(name="step", run=lambda: step(torch.ones(3)))], watch)
