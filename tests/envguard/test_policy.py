@@ -324,7 +324,7 @@ def test_a_damaged_policy_is_read_or_refused_with_lines(tmp_path: Path, data: st
         load_policy(path, datetime.date(2026, 8, 1))
     except PolicyError as refused:
         for line in str(refused).splitlines():
-            assert re.match(rf"{re.escape(str(tmp_path))}/[^:]*(:\d+: | cannot be read|: extends makes a circle)", line)
+            assert re.match(rf"{re.escape(str(tmp_path))}/.*?(:\d+: | cannot be read|: extends makes a circle)", line)
 
 
 def test_this_project_has_a_valid_policy() -> None:
