@@ -25,6 +25,7 @@ CAUSES = (
     "torch.compile is off, was bypassed or failed, its stance is eager, or a recompile limit is hit; "
     "run `dflash preflight`, or use SDPA attention"
 )
+OUTSIDE = f"flex attention was called outside torch.compile, refused before it allocates: {CAUSES}"
 
 
 class DenseAttentionError(RunError):
@@ -47,9 +48,7 @@ def flex_or_die(
     """
     # Not is_compiling(): from torch 2.13 that is true in every thread while any thread compiles.
     if not torch.compiler.is_dynamo_compiling():
-        raise DenseAttentionError(
-            f"flex attention was called outside torch.compile, refused before it allocates: {CAUSES}"
-        )
+        raise DenseAttentionError(OUTSIDE)
     options: Any = kernel_options
     out = flex_attention(q, k, v, block_mask=block_mask, enable_gqa=enable_gqa, kernel_options=options)
     assert isinstance(out, Tensor)  # more only where more is asked for
@@ -105,9 +104,7 @@ def _told(setup: Callable[[], contextlib.AbstractContextManager[Any]]) -> Callab
         except RuntimeError as error:
             if FORBIDDEN not in str(error):
                 raise
-            raise DenseAttentionError(
-                f"flex attention was called outside torch.compile, refused before it allocates: {CAUSES}"
-            ) from error
+            raise DenseAttentionError(OUTSIDE) from error
 
     setattr(guarded, _MARK, setup)
     return guarded
