@@ -61,7 +61,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
             train.restore(training, resumed)
             say(f"resume: step {resumed.step} of {config.run.steps} from {resumed.path.name}")
         start = resumed.step if resumed else 0
-        run.accept(dump_config(config), step=start, checkpoint_every=config.run.checkpoint_every)
+        run.accept(dump_config(config), step=start)
         compiled = warm_up(training, state, here, imported, on_stall=run.hung)
         run.write_json("compile.json", compiled.account)
         if compiled.keys:

@@ -323,6 +323,7 @@ def save(training: Training, run: RunDirectory, step: int) -> None:
         data_digest=training.prepared.digest,
         keep=training.config.run.keep_checkpoints,
     )
+    run.saved(step)
 
 
 def restore(training: Training, checkpoint: Checkpoint) -> None:

@@ -52,21 +52,27 @@ class RunDirectory:
         """Write a JSON file of the run, atomically."""
         write_text(self.path / name, json.dumps(value, indent=1, sort_keys=False) + "\n")
 
-    def accept(self, config_toml: str, *, step: int, checkpoint_every: int) -> None:
-        """Begin after ``step``: write the configuration, cut ``metrics.jsonl`` after that step's line.
+    def accept(self, config_toml: str, *, step: int) -> None:
+        """Begin after ``step``, which has a checkpoint or is 0: write the configuration, cut the metrics there.
 
         Raises:
-            ConfigError: the metrics are damaged, or tell of checkpoints that are not there any more.
+            ConfigError: the metrics are damaged, or there was a checkpoint and there is none any more.
         """
         lines = read_metrics(self.metrics_path)
         reached = lines[-1][0] if lines else 0
-        if step == 0 and reached >= checkpoint_every:
+        saved = self.record.get("checkpoint", reached)  # where the record is gone, assume the worst
+        if step == 0 and saved:
             raise ConfigError(
-                f"{self.metrics_path}: reaches step {reached}, but {self.checkpoints} holds no checkpoint "
+                f"{self.path}: its run reached step {max(saved, reached)}, but {self.checkpoints} holds no checkpoint "
                 f"to resume from; bring it back, or choose another run.dir"
             )
         write_text(self.path / "config.toml", config_toml)
         write_text(self.metrics_path, "".join(text for number, text in lines if number <= step))
+        self.saved(step)
+
+    def saved(self, step: int) -> None:
+        """Record that the newest checkpoint is of ``step``; 0: there is none yet, and nothing to lose."""
+        self.update(checkpoint=step)
 
     def metric(self, values: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
@@ -121,6 +127,7 @@ def open_run(path: Path, *, resume: bool, argv: list[str]) -> Iterator[RunDirect
             pid=os.getpid(),
             argv=argv,
             starts=[*earlier.get("starts", []), {"at": now(), "after": _how_ended(earlier)}],
+            **({"checkpoint": earlier["checkpoint"]} if "checkpoint" in earlier else {}),
         )
         try:
             yield run
@@ -178,6 +185,8 @@ def _earlier(path: Path, resume: bool) -> dict[str, Any]:
         earlier = json.loads(file.read_text())
         if not isinstance(earlier, dict) or not isinstance(earlier.get("starts"), list):
             raise ValueError("not a run record")
+        if type(earlier.get("checkpoint", 0)) is not int:
+            raise ValueError("checkpoint is no integer")
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: damaged: {error}; move it away to resume from the checkpoints alone") from None
     return earlier

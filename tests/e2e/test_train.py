@@ -84,6 +84,18 @@ def test_five_kills_at_random_moments_change_nothing(lab: Lab, first_run: str) -
     assert lab.json("killed", "run.json")["status"] == "finished"
 
 
+def test_a_first_checkpoint_that_could_not_be_written_is_no_dead_end(lab: Lab, first_run: str) -> None:
+    """The metrics tell of its step already, as they do after a kill between the two."""
+    (lab.path / "unsaved").mkdir()
+    (lab.path / "unsaved" / "checkpoints").write_text("in the way")
+    refused = lab.train("unsaved", steps=24, expect=1)
+    assert f"{lab.path / 'unsaved' / 'checkpoints'}: file exists" in refused.stderr
+    assert [line["step"] for line in lab.metrics("unsaved")] == [1, 2, 3, 4]
+    (lab.path / "unsaved" / "checkpoints").unlink()
+    lab.train("unsaved", "--resume", "--max-steps", 5, steps=24)
+    assert exact(lab, "unsaved") == exact(lab, first_run)[:5]
+
+
 def test_ctrl_c_saves_and_resume_goes_on(lab: Lab, first_run: str) -> None:
     config = lab.config("interrupted", steps=24)
     arguments = ("train", config, "--set", f"run.dir={lab.path / 'interrupted'}")

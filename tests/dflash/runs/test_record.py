@@ -20,11 +20,12 @@ def record(path: Path) -> dict[str, Any]:
 def finish(path: Path, steps: int = 3, *, checkpoint: bool = True) -> None:
     """A run that did ``steps`` steps."""
     with open_run(path, resume=False, argv=["dflash"]) as run:
-        run.accept("x = 1\n", step=0, checkpoint_every=2)
+        run.accept("x = 1\n", step=0)
         for step in range(1, steps + 1):
             run.metric({"step": step, "loss": 1.0})
         if checkpoint:
             (path / "checkpoints" / f"step_{steps:08d}").mkdir(parents=True)
+            run.saved(steps)
 
 
 def test_a_finished_run_says_so(tmp_path: Path) -> None:
@@ -87,19 +88,40 @@ def test_metrics_are_cut_where_a_resume_goes_on_and_half_a_line_is_dropped(tmp_p
     with (tmp_path / "run" / "metrics.jsonl").open("a") as metrics:
         metrics.write('{"step": 4, "lo')
     with open_run(tmp_path / "run", resume=True, argv=[]) as run:
-        run.accept("x = 2\n", step=2, checkpoint_every=2)
+        run.accept("x = 2\n", step=2)
     assert [step for step, _ in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2]
 
 
-def test_metrics_without_the_checkpoints_they_tell_of_are_not_thrown_away(tmp_path: Path) -> None:
+def resume_from_nothing(path: Path) -> None:
+    with open_run(path, resume=True, argv=[]) as run:
+        run.accept("x = 2\n", step=0)
+
+
+@pytest.mark.parametrize("without", ["checkpoints", "checkpoints and record", "checkpoints and metrics"])
+def test_a_run_whose_checkpoints_are_gone_is_not_thrown_away(tmp_path: Path, without: str) -> None:
+    finish(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "step_00000003").rmdir()
+    if "record" in without:
+        (tmp_path / "run" / "run.json").unlink()
+    if "metrics" in without:
+        (tmp_path / "run" / "metrics.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"reached step 3, but .* holds no checkpoint"):
+        resume_from_nothing(tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").read_text() == "x = 1\n"
+    if "metrics" not in without:
+        assert [step for step, _ in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+def test_a_run_killed_before_its_first_checkpoint_begins_again(tmp_path: Path, kills: int) -> None:
+    """However far it came: the kill may fall between a step's line and its checkpoint."""
     finish(tmp_path / "run", checkpoint=False)
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    with (
-        pytest.raises(ConfigError, match="holds no checkpoint"),
-        open_run(tmp_path / "run", resume=True, argv=[]) as run,
-    ):
-        run.accept("x = 2\n", step=0, checkpoint_every=2)
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+    for _ in range(kills):
+        killed = record(tmp_path / "run") | {"status": "running", "exit": None}
+        (tmp_path / "run" / "run.json").write_text(json.dumps(killed))
+        resume_from_nothing(tmp_path / "run")
+    assert read_metrics(tmp_path / "run" / "metrics.jsonl") == []
+    assert (tmp_path / "run" / "config.toml").read_text() == "x = 2\n"
 
 
 @pytest.mark.parametrize("line", [b"garbage", b"[]", b"{}", b'{"step": "x"}', b'{"step": null}', b"\xff\xfe", b""])
@@ -111,7 +133,9 @@ def test_a_damaged_metric_is_named(tmp_path: Path, line: bytes) -> None:
         read_metrics(tmp_path / "run" / "metrics.jsonl")
 
 
-@pytest.mark.parametrize("content", ["", "3", "null", "[]", '{"starts": 3}', "[" * 5000])
+@pytest.mark.parametrize(
+    "content", ["", "3", "null", "[]", '{"starts": 3}', '{"starts": [], "checkpoint": "4"}', "[" * 5000]
+)
 def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     finish(tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text(content)
