@@ -1,9 +1,9 @@
 """A run directory: opened before anything can fail, and always saying how the run ended.
 
-In: a directory and the resolved configuration. Out: ``run.json`` (status, exit, reason), ``config.toml``, ``env.json``,
-``log.txt``, ``metrics.jsonl``, ``compile.json``, ``cache_keys.json``. One process owns it at a time (a lock that dies
-with its holder). It imports no torch and knows nothing of training. A run that is killed leaves status "running" and no
-lock holder; the next ``--resume`` notes that.
+In: a directory and the resolved configuration. Out: ``run.json`` (status, exit, reason, newest checkpoint),
+``config.toml``, ``env.json``, ``log.txt``, ``metrics.jsonl``, ``compile.json``, ``cache_keys.json``. One process owns
+it at a time (a lock that dies with its holder). It imports no torch and knows nothing of training. A run that is killed
+leaves status "running" and no lock holder; the next ``--resume`` notes that.
 """
 
 from __future__ import annotations
