@@ -24,10 +24,10 @@ from torch import Tensor
 from dflash.drafter import Drafter, DrafterShape
 from dflash.errors import InputError
 from dflash.optim import MasterAdamW
-from envguard.atomic import new_directory, sha256_bytes, sha256_file
+from envguard.atomic import new_directory, sha256_bytes, sha256_file, temp_name
 
 SCHEMA = 1
-_NAME = re.compile(r"step_(\d{8})")
+_NAME = re.compile(r"step_(\d{8,})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,6 +66,7 @@ def save_checkpoint(
     for left in directory.glob(".tmp-*"):  # of a writer that was killed; the run directory has one owner
         shutil.rmtree(left, ignore_errors=True)
     if not (path / "state.json").is_file():
+        _remove(path)  # a part of a checkpoint can be loaded by nobody
         with new_directory(path) as temp:
             tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.state_tensors().items()}
             write_tensors(tensors, temp / "state.safetensors")
@@ -81,8 +82,16 @@ def save_checkpoint(
             }
             (temp / "state.json").write_text(seal(state))
     for old in list_checkpoints(directory)[:-keep]:
-        shutil.rmtree(old)
+        _remove(old)
     return path
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, or a link to one alone; its name first, so that no kill leaves a part of it under that."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path.rename(temp_name(path)))
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -122,11 +131,9 @@ def list_checkpoints(directory: Path) -> list[Path]:
     """Complete checkpoints, oldest first (a name appears only when its content is durable)."""
     if not directory.is_dir():
         return []
-    return sorted(
-        path
-        for path in directory.iterdir()
-        if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink() and (path / "state.json").exists()
-    )
+    named = ((_NAME.fullmatch(path.name), path) for path in directory.iterdir())
+    found = [(int(name[1]), path) for name, path in named if name and path.is_dir() and (path / "state.json").exists()]
+    return [path for _, path in sorted(found)]
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -153,6 +160,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         state = unseal((path / "state.json").read_text())
         if state["schema"] != SCHEMA:
             raise InputError(f"{path}: checkpoint schema {state['schema']}, this version reads {SCHEMA}")
+        if (name := _NAME.fullmatch(path.name)) and int(name[1]) != state["step"]:
+            raise InputError(f"{path}: is the checkpoint of step {state['step']}; name it step_{state['step']:08d}")
         if sha256_file(path / "state.safetensors") != state["sha256"]:
             raise ValueError("the sha256 of state.safetensors differs from state.json")
         shape = dict(state["shape"], target_layer_ids=tuple(state["shape"]["target_layer_ids"]))

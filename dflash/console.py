@@ -9,15 +9,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from envguard import cliutil
+
 log = logging.getLogger("dflash")
 
 QUIET_SECONDS = 30.0  # between lines of a stage where no terminal shows a bar
 
 
 def say(line: str) -> None:
-    """One line of talk: on stderr, and into the run's log where there is one."""
+    """One line of talk: on stderr, and into the run's log where there is one. No reader is no failure."""
     log.info(line)
-    print(line, file=sys.stderr, flush=True)
+    cliutil.say(line)
+
+
+def on_terminal() -> bool:
+    """Whether somebody watches stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextlib.contextmanager
@@ -28,7 +35,7 @@ def stage(name: str, *, steps: int) -> Iterator[Callable[[], None]]:
     that tells the seconds it took.
     """
     started = time.monotonic()
-    if sys.stderr.isatty():
+    if on_terminal():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

@@ -44,31 +44,33 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
         open_run(Path(config.run.dir), resume=resume, argv=sys.argv) as run,
         contextlib.ExitStack() as held,
     ):
-        guard(config, run, allow_drift)
+        with ending_at_once(run.interrupted):
+            guard(config, run, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
         here = state.fingerprint if state else observe()
         with ending_at_once(run.interrupted):
             stages = import_torch(config)
-        run.write_json("preflight.json", {"schema": 1, "stages": stages})
-        from dflash import train
-        from dflash.checkpoint import list_checkpoints, load_checkpoint
+            run.write_json("preflight.json", {"schema": 1, "stages": stages})
+            from dflash import train
+            from dflash.checkpoint import list_checkpoints, load_checkpoint
 
-        imported = time.monotonic()
-        training = train.build(config)
-        found = list_checkpoints(run.checkpoints) if resume else []
-        resumed = load_checkpoint(found[-1]) if found else None
-        if resumed:
-            train.restore(training, resumed)
-            say(f"resume: step {resumed.step} of {config.run.steps} from {resumed.path.name}")
-        start = resumed.step if resumed else 0
-        run.accept(dump_config(config), step=start)
-        compiled = warm_up(training, state, here, imported, on_stall=run.hung)
-        run.write_json("compile.json", compiled.account)
-        if compiled.keys:
-            write_run(run.path, compiled.keys)
-        policy.forbid_recompiles()
-        done = train.train(compiled.training, run, resumed, max_steps=max_steps)
-        say(f"done: {done} steps, checkpoint {run.checkpoints / f'step_{done:08d}'}")
+            imported = time.monotonic()
+            found = list_checkpoints(run.checkpoints) if resume else []
+            resumed = load_checkpoint(found[-1]) if found else None
+            first = resumed.step if resumed else 0
+            last = train.last_step(config, first=first, max_steps=max_steps)
+            training = train.build(config)
+            if resumed:
+                train.restore(training, resumed)
+                say(f"resume: step {first} of {config.run.steps} from {resumed.path.name}")
+            run.accept(dump_config(config), step=first)
+            compiled = warm_up(training, state, here, imported, on_stall=run.hung)
+            run.write_json("compile.json", compiled.account)
+            if compiled.keys:
+                write_run(run.path, compiled.keys)
+            policy.forbid_recompiles()
+        train.train(compiled.training, run, first=first, last=last)
+        say(f"done: {last} steps, checkpoint {run.checkpoints / f'step_{last:08d}'}")
 
 
 def compile_only(config: Config, *, allow_drift: str | None) -> dict[str, Any]:
@@ -81,15 +83,16 @@ def compile_only(config: Config, *, allow_drift: str | None) -> dict[str, Any]:
     if not config.compile.enabled:
         raise ConfigError("compile.enabled = false: there is nothing to warm up")
     with terminated_as_interrupted(), contextlib.ExitStack() as held:
-        judge(config, allow_drift)
+        with ending_at_once():
+            judge(config, allow_drift)
         state = open_cache(config.compile.store, _compile_id(config), held) if _uses_cache(config) else None
         here = state.fingerprint if state else observe()
         with ending_at_once():
             import_torch(config)
-        from dflash import train
+            from dflash import train
 
-        imported = time.monotonic()
-        return warm_up(train.build(config), state, here, imported, on_stall=end_process).account
+            imported = time.monotonic()
+            return warm_up(train.build(config), state, here, imported, on_stall=end_process).account
 
 
 def import_torch(config: Config) -> list[dict[str, Any]]:

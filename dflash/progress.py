@@ -6,13 +6,13 @@ bar on a terminal. Rates count the time since the last logged step; compiling is
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dflash.console import log
+from dflash.console import log, on_terminal
+from envguard import cliutil
 
 QUIET_SECONDS = 2.0  # between lines where no terminal shows a bar
 
@@ -50,7 +50,7 @@ class StepLine:
 @contextmanager
 def progress_bar(first: int, last: int) -> Iterator[Callable[[int, str], None]]:
     """Yields ``advance(done, text)``."""
-    if sys.stderr.isatty():
+    if on_terminal():
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -71,6 +71,6 @@ def progress_bar(first: int, last: int) -> Iterator[Callable[[int, str], None]]:
         log.info(text)
         if done == last or time.monotonic() - shown >= QUIET_SECONDS:
             shown = time.monotonic()
-            print(text, file=sys.stderr, flush=True)
+            cliutil.say(text)
 
     yield print_line

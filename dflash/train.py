@@ -34,6 +34,7 @@ from dflash.devices import pick_device, target_dtype
 from dflash.drafter import Drafter, DrafterShape, target_layer_ids
 from dflash.errors import ConfigError, InputError, Interrupted, RunError
 from dflash.features import CachedFeatures, FeatureSource, OnlineFeatures, build_cache, cache_key
+from dflash.interrupts import handling
 from dflash.metrics import StepCounts, count_step
 from dflash.optim import MasterAdamW, learning_rate
 from dflash.paths import features_dir
@@ -250,20 +251,28 @@ def graphs(training: Training) -> list[Graph]:
     return [Graph(name=spec.name, run=runs[spec.function]) for spec in graph_specs(training)]
 
 
-def train(training: Training, run: RunDirectory, resumed: Checkpoint | None, *, max_steps: int | None = None) -> int:
-    """The loop: from the resumed step to the last; returns the steps done.
+def last_step(config: Config, *, first: int, max_steps: int | None) -> int:
+    """Where a run that has done ``first`` steps is to stop.
 
     Raises:
-        RunError: the loss or gradient norm is not finite; the optimizer has not stepped on it.
-        Interrupted: SIGINT or SIGTERM; the state is saved.
+        ConfigError: it is past that step.
     """
-    config = training.config
-    first = resumed.step if resumed else 0
     last = min(config.run.steps, max_steps or config.run.steps)
     if last < first:
         raise ConfigError(
             f"the run is at step {first} already, past the last step asked for, {last}; raise --max-steps"
         )
+    return last
+
+
+def train(training: Training, run: RunDirectory, *, first: int, last: int) -> None:
+    """The loop: from ``first`` steps done to ``last``.
+
+    Raises:
+        RunError: the loss or gradient norm is not finite; no checkpoint holds what the optimizer made of it.
+        Interrupted: SIGINT or SIGTERM; the state is saved.
+    """
+    config = training.config
     line = StepLine(first=first, last=last)
     with stop_signals() as stop, progress_bar(first, last) as advance:
         for step in range(first, last):
@@ -279,7 +288,6 @@ def train(training: Training, run: RunDirectory, resumed: Checkpoint | None, *, 
                 save(training, run, done)
             if stop() and done < last:
                 raise Interrupted(f"interrupted after step {done}; go on with --resume")
-    return last
 
 
 def train_step(training: Training, step: int) -> tuple[float, float, StepCounts, int]:
@@ -294,7 +302,7 @@ def train_step(training: Training, step: int) -> tuple[float, float, StepCounts,
     output.loss.backward()
     norm = training.optimizer.step(learning_rate(config.optim, step, config.run.steps)).item()
     if not math.isfinite(norm):
-        raise RunError(f"step {step + 1}: the gradient norm is {norm} (rows {batch.rows}); the last checkpoint is good")
+        raise RunError(f"step {step + 1}: the gradient norm is {norm} (rows {batch.rows}); no checkpoint holds it")
     return loss, norm, count_step(output.correct, batch), int((batch.documents >= 0).sum())
 
 
@@ -312,7 +320,8 @@ def step_values(training: Training, step: int, loss: float, norm: float, counts:
 
 
 def save(training: Training, run: RunDirectory, step: int) -> None:
-    """A checkpoint of the state after ``step`` steps."""
+    """A checkpoint of the state after ``step`` steps, the metrics up to it on the disk before."""
+    run.sync_metrics()
     save_checkpoint(
         run.checkpoints,
         step=step,
@@ -346,10 +355,12 @@ def restore(training: Training, checkpoint: Checkpoint) -> None:
         raise InputError(f"{checkpoint.path}: its tensors do not fit the drafter: {error}") from None
 
 
-# Settings that change nothing about the numbers of a step: free to change on resume.
+# Settings that change nothing about the numbers of a step: free to change on resume. A target or data elsewhere are the
+# same ones: their fingerprint and digest are compared.
 _FREE = {
     "run": {"dir", "checkpoint_every", "keep_checkpoints", "log_every", "profile"},
-    "target": {"features", "feature_cache"},
+    "target": {"model", "features", "feature_cache"},
+    "data": {"path"},
     "compile": {"snapshot", "store", "stall_seconds"},
 }
 
@@ -388,9 +399,5 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         asked = now
         say(f"{name}: saving after this step; once more to stop at once")
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(on_signal, signal.SIGINT, signal.SIGTERM):
         yield lambda: asked > 0
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

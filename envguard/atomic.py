@@ -36,13 +36,14 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     temp = temp_name(path)
     fd = fsops.create(temp, mode=0o600)
     try:
-        try:
-            fsops.write(fd, data)
-            os.fchmod(fd, mode)
-            fsops.fsync(fd)
-            size = os.fstat(fd).st_size
-        finally:
-            os.close(fd)
+        with naming(path):
+            try:
+                fsops.write(fd, data)
+                os.fchmod(fd, mode)
+                fsops.fsync(fd)
+                size = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
         if size != len(data):
             raise OSError(f"short write to {temp}: {size} of {len(data)} bytes")
         fsops.rename(temp, path)
@@ -50,6 +51,16 @@ def write_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         fsops.unlink(temp, missing_ok=True)
         raise
     fsops.fsync_dir(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An ``OSError`` of the block that names no file, as those of a descriptor do, names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:

@@ -117,6 +117,8 @@ def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
 
 def say(line: str) -> None:
     """One line of talk on stderr; where it cannot be written, the work and the exit code still count."""
+    if sys.stderr is None:  # print would take stdout instead
+        return
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:  # full, or its reader is gone: there is nobody to tell

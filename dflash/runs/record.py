@@ -22,8 +22,9 @@ from typing import IO, Any, NoReturn
 from filelock import FileLock, Timeout
 
 from dflash.errors import ConfigError, Interrupted
-from envguard.atomic import write_text
-from envguard.errors import CRASHED, FINDINGS, INTERRUPTED, ToolError, UsageError
+from envguard import cliutil
+from envguard.atomic import naming, write_text
+from envguard.errors import CRASHED, FINDINGS, INTERRUPTED, ToolError
 
 log = logging.getLogger("dflash")
 
@@ -41,6 +42,8 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.metrics_path = path / "metrics.jsonl"
         self.record: dict[str, Any] = {}
+        self.earlier: dict[str, Any] = {}
+        """``run.json`` before this start, until the start is accepted; {} for a new run."""
         self._metrics: IO[str] | None = None
 
     def update(self, **fields: Any) -> None:
@@ -64,10 +67,11 @@ class RunDirectory:
         if step == 0 and saved:
             raise ConfigError(
                 f"{self.path}: its run reached step {max(saved, reached)}, but {self.checkpoints} holds no checkpoint "
-                f"to resume from; bring it back, or choose another run.dir"
+                f"to resume from; bring it back, choose another run.dir, or remove this one to begin again"
             )
         write_text(self.path / "config.toml", config_toml)
         write_text(self.metrics_path, "".join(text for number, text in lines if number <= step))
+        self.earlier = {}
         self.saved(step)
 
     def saved(self, step: int) -> None:
@@ -76,27 +80,48 @@ class RunDirectory:
 
     def metric(self, values: dict[str, Any]) -> None:
         """Append one line to ``metrics.jsonl``."""
-        if self._metrics is None:
-            self._metrics = self.metrics_path.open("a")
-        self._metrics.write(json.dumps(values) + "\n")
-        self._metrics.flush()
+        with naming(self.metrics_path):
+            if self._metrics is None:
+                self._metrics = self.metrics_path.open("a")
+            self._metrics.write(json.dumps(values) + "\n")
+            self._metrics.flush()
 
-    def interrupted(self, error: Interrupted) -> None:
+    def sync_metrics(self) -> None:
+        """The metrics are on the disk, before a checkpoint is: no loss of power leaves a step without its line."""
+        if self._metrics:
+            with naming(self.metrics_path):
+                os.fsync(self._metrics.fileno())
+
+    def interrupted(self, reason: str) -> None:
         """Record that the process ends at once."""
-        log.error("%s", error)
-        self.update(ended=now(), **_ending(error))
+        log.error("%s", reason)
+        self.end(status="interrupted", exit=INTERRUPTED, reason=reason)
+
+    def end(self, **how: Any) -> None:
+        """Record how the run ended. A start that was not accepted is no end of the run before it, and changes nothing.
+
+        Where even that cannot be written, the record stays at "running": the error in hand is the one to tell.
+        """
+        try:
+            if self.earlier and how["status"] != "finished":
+                self.write_json("run.json", self.earlier)
+            else:
+                self.update(ended=now(), **how)
+        except OSError as error:
+            log.error("%s", error)
 
     def hung(self, reason: str, stacks: str) -> NoReturn:
         """Record that nothing moves any more, with the stacks of all threads, and end the process: a deadlock stays."""
         log.error("%s\n%s", reason, stacks)
-        self.update(status="hung", exit=FINDINGS, reason=reason, ended=now())
-        print(f"error: {reason}", file=sys.stderr, flush=True)
+        self.end(status="hung", exit=FINDINGS, reason=reason)
+        cliutil.say(f"error: {reason}")
         os._exit(FINDINGS)
 
     def close(self) -> None:
-        """Close the metrics file."""
+        """Close the metrics file; what it could not write, ``metric`` told."""
         if self._metrics is not None:
-            self._metrics.close()
+            with contextlib.suppress(OSError):
+                self._metrics.close()
 
 
 @contextlib.contextmanager
@@ -108,15 +133,14 @@ def open_run(path: Path, *, resume: bool, argv: list[str]) -> Iterator[RunDirect
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / ".lock", timeout=0)
-        lock.acquire()
+        lock = FileLock(path / ".lock", timeout=0).acquire()
     except Timeout:
         raise ConfigError(f"{path}: another process is running in it; choose another run.dir or wait") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise ConfigError(f"{path}: cannot be used as run.dir: {error}") from None
     with lock, _log_to(path / "log.txt"):
         run = RunDirectory(path)
-        earlier = _earlier(path, resume)
+        run.earlier = earlier = _earlier(path, resume)
         run.update(
             schema=1,
             status="running",
@@ -131,22 +155,15 @@ def open_run(path: Path, *, resume: bool, argv: list[str]) -> Iterator[RunDirect
         )
         try:
             yield run
-        except UsageError as error:
-            log.error("%s", error)
-            if earlier:  # a start that was refused is no end of the run before it
-                run.write_json("run.json", earlier)
-            else:
-                run.update(ended=now(), **_ending(error))
-            raise
         except BaseException as error:
-            run.update(ended=now(), **_ending(error))
             if isinstance(error, ToolError):
                 log.error("%s", error)
             else:
                 log.exception("the run died")
+            run.end(**_ending(error))
             raise
         else:
-            run.update(status="finished", exit=0, reason=None, ended=now())
+            run.end(status="finished", exit=0, reason=None)
         finally:
             run.close()
 
@@ -185,8 +202,9 @@ def _earlier(path: Path, resume: bool) -> dict[str, Any]:
         earlier = json.loads(file.read_text())
         if not isinstance(earlier, dict) or not isinstance(earlier.get("starts"), list):
             raise ValueError("not a run record")
-        if type(earlier.get("checkpoint", 0)) is not int:
-            raise ValueError("checkpoint is no integer")
+        saved = earlier.get("checkpoint", 0)
+        if type(saved) is not int or saved < 0:
+            raise ValueError("checkpoint is no number of steps")
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: damaged: {error}; move it away to resume from the checkpoints alone") from None
     return earlier
@@ -202,7 +220,7 @@ def _ending(error: BaseException) -> dict[str, Any]:
         return {"status": "interrupted", "exit": INTERRUPTED, "reason": str(error) or "interrupted"}
     if isinstance(error, ToolError):
         return {"status": "failed", "exit": error.exit_code, "reason": str(error)}
-    code = FINDINGS if isinstance(error, OSError) else CRASHED
+    code = FINDINGS if isinstance(error, OSError) and error.errno is not None else CRASHED
     return {"status": "failed", "exit": code, "reason": f"{type(error).__name__}: {error}"}
 
 

@@ -15,7 +15,7 @@ import os, signal, sys, time
 from dflash.interrupts import ending_at_once
 signal.signal(signal.SIGINT, getattr(signal, sys.argv[2]))
 signal.signal(signal.SIGTERM, lambda *_: None)
-with ending_at_once(lambda error: print("recorded:", error, flush=True)):
+with ending_at_once(lambda reason: print("recorded:", reason, flush=True)):
     try:
         os.kill(os.getpid(), getattr(signal, sys.argv[1]))
         time.sleep(0.1)

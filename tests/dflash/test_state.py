@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from dflash.drafter import Drafter
 from dflash.errors import InputError
 from dflash.metrics import count_step
 from dflash.optim import MasterAdamW, learning_rate
+from tests.cache_tools.helpers import killed_at
 from tests.dflash.helpers import batch_of, row_of, tiny_drafter
 
 
@@ -183,6 +185,54 @@ def test_what_a_killed_writer_left_is_swept_and_strays_are_no_checkpoints(tmp_pa
     _, _, path = saved(tmp_path)
     assert list_checkpoints(tmp_path) == [path]
     assert not (tmp_path / ".tmp-step_00000001-x").exists()
+
+
+def test_a_part_of_a_checkpoint_gives_way(tmp_path: Path) -> None:
+    _, _, path = saved(tmp_path)
+    (path / "state.json").unlink()
+    (path / "notes").mkdir()
+    assert list_checkpoints(tmp_path) == []
+    _, _, path = saved(tmp_path)
+    assert load_checkpoint(path).step == 2
+    assert not (path / "notes").exists()
+
+
+def test_a_kill_while_an_old_one_is_removed_leaves_no_part_of_it(tmp_path: Path) -> None:
+    drafter, optimizer, old = saved(tmp_path)
+    step = 0
+    while killed_at(step := step + 1, lambda: save(tmp_path, 3, drafter, optimizer, keep=1), plain=True):
+        for path in tmp_path.glob("step_*"):
+            load_checkpoint(path)
+        shutil.rmtree(tmp_path / "step_00000003", ignore_errors=True)
+        if not old.exists():
+            save(tmp_path, 2, drafter, optimizer)
+    assert step > 5, "the steps of a new directory, a rename and the removal of three things"
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000003"]
+
+
+def test_a_checkpoint_that_was_moved_and_linked_counts_and_stays(tmp_path: Path) -> None:
+    drafter, optimizer, path = saved(tmp_path / "run")
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert list_checkpoints(tmp_path / "run") == [path]
+    assert load_checkpoint(path).step == 2
+    newest = save(tmp_path / "run", 3, drafter, optimizer, keep=1)
+    assert list_checkpoints(tmp_path / "run") == [newest]
+    assert load_checkpoint(tmp_path / "elsewhere").step == 2
+
+
+def test_a_renamed_checkpoint_is_not_taken_for_a_later_one(tmp_path: Path) -> None:
+    _, _, path = saved(tmp_path)
+    renamed = path.rename(tmp_path / "step_00000099")
+    with pytest.raises(InputError, match="is the checkpoint of step 2; name it step_00000002"):
+        load_checkpoint(renamed)
+
+
+def test_the_newest_is_the_one_of_most_steps(tmp_path: Path) -> None:
+    for name in ("step_100000000", "step_99999999"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "state.json").touch()
+    assert find_checkpoint(tmp_path).name == "step_100000000"
 
 
 def test_no_checkpoint_is_an_input_error(tmp_path: Path) -> None:

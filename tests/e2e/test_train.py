@@ -6,13 +6,14 @@ import json
 import random
 import shutil
 import signal
+import subprocess
 import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Lab
+from tests.e2e.conftest import DFLASH, ROOT, Lab
 
 pytestmark = pytest.mark.slow
 
@@ -96,14 +97,18 @@ def test_a_first_checkpoint_that_could_not_be_written_is_no_dead_end(lab: Lab, f
     assert exact(lab, "unsaved") == exact(lab, first_run)[:5]
 
 
+def wait_for(process: subprocess.Popen[str], file: Path, part: str, *, times: int = 1) -> None:
+    """Until ``file`` holds ``part`` so many times."""
+    while not (file.exists() and file.read_text().count(part) >= times):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
 def test_ctrl_c_saves_and_resume_goes_on(lab: Lab, first_run: str) -> None:
     config = lab.config("interrupted", steps=24)
     arguments = ("train", config, "--set", f"run.dir={lab.path / 'interrupted'}")
     process = lab.start(*arguments)
-    metrics = lab.path / "interrupted" / "metrics.jsonl"
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.05)
+    wait_for(process, lab.path / "interrupted" / "metrics.jsonl", "\n", times=2)
     process.send_signal(signal.SIGINT)
     time.sleep(0.05)
     process.send_signal(signal.SIGINT)  # a launcher forwards what the process group got as well
@@ -115,6 +120,65 @@ def test_ctrl_c_saves_and_resume_goes_on(lab: Lab, first_run: str) -> None:
     assert (lab.path / "interrupted" / "checkpoints" / f"step_{done:08d}").is_dir()
     lab.run(*arguments, "--resume")
     assert exact(lab, "interrupted") == exact(lab, first_run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_no_signal_is_lost_in_a_compile(lab: Lab, first_run: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Inductor takes what a handler raises for a failed compile; the run would go on, or be a bug of dflash."""
+    name = f"compiling-{number.name}"
+    arguments = ("train", lab.config(name, steps=24), "--set", f"run.dir={lab.path / name}", "--set")
+    process = lab.start(*arguments, "compile.snapshot=false", TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cold"))
+    wait_for(process, lab.path / name / "log.txt", "data: ")
+    while not list((tmp_path / "cold").rglob("*.cpp")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert err.splitlines()[-1] == "interrupted"
+    assert "Traceback" not in err
+    record = lab.json(name, "run.json")
+    assert (record["status"], record["exit"]) == ("interrupted", 130)
+    assert record["reason"] == f"{number.name} before the first step; start again, or --resume"
+    assert lab.metrics(name) == []
+
+
+def test_a_run_that_nobody_hears_any_more_trains_and_saves(lab: Lab, first_run: str) -> None:
+    """`dflash train … 2>&1 | tee log`: Ctrl-C ends tee, too."""
+    config = lab.config("unheard", steps=24)
+    process = lab.start("train", config, "--set", f"run.dir={lab.path / 'unheard'}")
+    wait_for(process, lab.path / "unheard" / "metrics.jsonl", "\n", times=2)
+    assert process.stderr
+    process.stderr.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert lab.json("unheard", "run.json")["status"] == "interrupted"
+    done = len(lab.metrics("unheard"))
+    assert (lab.path / "unheard" / "checkpoints" / f"step_{done:08d}").is_dir()
+
+
+def test_a_resume_past_its_last_step_changes_nothing(lab: Lab, first_run: str) -> None:
+    shutil.copytree(lab.path / first_run, lab.path / "past")
+    before = {path: path.read_bytes() for path in (lab.path / "past").rglob("*") if path.is_file()}
+    done = lab.train("past", "--resume", "--max-steps", 5, "--set", "run.log_every=3", steps=24, expect=2)
+    assert "at step 24 already, past the last step asked for, 5; raise --max-steps" in done.stderr
+    told = {lab.path / "past" / name for name in ("log.txt", "env.json", "preflight.json")}
+    assert {path: path.read_bytes() for path in before if path not in told} == {
+        path: data for path, data in before.items() if path not in told
+    }
+
+
+def test_a_resume_takes_the_same_data_from_elsewhere_and_no_other(lab: Lab, first_run: str, tmp_path: Path) -> None:
+    shutil.copytree(lab.path / first_run, lab.path / "moved")
+    shutil.copytree(lab.path / "prepared", tmp_path / "prepared")
+    resume = ("--resume", "--set", f"data.path={tmp_path / 'prepared'}")
+    lab.train("moved", *resume, steps=24)
+    lines = (lab.path / "responses.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "fewer.jsonl").write_text("".join(lines[:6]))
+    shutil.rmtree(tmp_path / "prepared")
+    lab.run("data", "prepare", tmp_path / "fewer.jsonl", tmp_path / "prepared")
+    done = lab.train("moved", *resume, steps=24, expect=2)
+    assert "made with other data than" in done.stderr
 
 
 def test_a_used_directory_needs_resume(lab: Lab, first_run: str) -> None:
@@ -181,21 +245,18 @@ def test_a_drifted_environment_is_refused_unless_a_reason_is_given(lab: Lab, fir
         (project / source).mkdir()
     config = lab.config("drifted", steps=1)
     arguments = ["train", config, "--set", f"run.dir={lab.path / 'drifted'}"]
-    refused = subprocess_run(lab, project, arguments)
+    refused = elsewhere(lab, project, arguments)
     assert refused.returncode == 1
     assert "PKG004" in refused.stderr
     assert "numpy" in refused.stderr
     assert lab.json("drifted", "run.json")["status"] == "failed"
-    allowed = subprocess_run(lab, project, [*arguments, "--resume", "--allow-drift", "a test"])
+    allowed = elsewhere(lab, project, [*arguments, "--resume", "--allow-drift", "a test"])
     assert allowed.returncode == 0, allowed.stderr
     assert lab.json("drifted", "run.json")["allowed_drift"]["reason"] == "a test"
 
 
-def subprocess_run(lab: Lab, cwd: Path, arguments: list):
-    import subprocess
-
-    from tests.e2e.conftest import DFLASH
-
+def elsewhere(lab: Lab, cwd: Path, arguments: list[object]) -> subprocess.CompletedProcess[str]:
+    """``dflash`` in another project's directory."""
     return subprocess.run(
         [DFLASH, *map(str, arguments)], cwd=cwd, env=lab.environ, capture_output=True, text=True, timeout=300
     )

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +14,8 @@ import pytest
 
 from dflash.errors import ConfigError, Interrupted, RunError
 from dflash.runs.record import open_run, read_metrics
+from envguard.errors import DriftError
+from tests.cache_tools.test_disk_full import mount_tmpfs
 
 
 def record(path: Path) -> dict[str, Any]:
@@ -65,13 +71,69 @@ def test_a_start_that_came_to_nothing_can_be_repeated(tmp_path: Path) -> None:
     assert record(tmp_path / "run")["status"] == "finished"
 
 
-def test_a_refused_resume_leaves_the_record_and_the_configuration(tmp_path: Path) -> None:
+def fail(path: Path, error: BaseException, *, accepted: bool) -> None:
+    """A resume that ends with ``error``."""
+    with open_run(path, resume=True, argv=[]) as run:
+        run.update(env_id="another")
+        if accepted:
+            run.accept("x = 2\n", step=3)
+        if isinstance(error, KeyboardInterrupt):
+            run.interrupted("SIGTERM")
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConfigError("another learning rate"), DriftError("PKG004 numpy"), KeyboardInterrupt(), OSError(28, "full")],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_start_that_was_not_accepted_is_no_end_of_the_run_before_it(tmp_path: Path, error: BaseException) -> None:
     finish(tmp_path / "run")
     before = (tmp_path / "run" / "run.json").read_bytes()
-    with pytest.raises(ConfigError), open_run(tmp_path / "run", resume=True, argv=[]):
-        raise ConfigError("another learning rate")
+    with pytest.raises(type(error)):
+        fail(tmp_path / "run", error, accepted=False)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
     assert (tmp_path / "run" / "config.toml").read_text() == "x = 1\n"
+
+
+def test_one_that_was_accepted_is(tmp_path: Path) -> None:
+    finish(tmp_path / "run")
+    with pytest.raises(ConfigError):
+        fail(tmp_path / "run", ConfigError("a compile that cannot be"), accepted=True)
+    assert (record(tmp_path / "run")["status"], record(tmp_path / "run")["exit"]) == ("failed", 2)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KB."""
+    if os.geteuid() != 0:
+        pytest.fail("needs root, or: unshare --user --map-root-user --mount pytest …")
+    where = tmp_path / "small"
+    mount_tmpfs(where, 64)
+    yield where
+    subprocess.run(["umount", str(where)], check=True)
+
+
+def fill(path: Path, filler: Path, error: Exception | None) -> None:
+    """A run whose disk fills up, and that then ends with ``error``, or with what a metric's line meets."""
+    with open_run(path, resume=False, argv=["x" * 5000]) as run:
+        run.accept("x = 1\n", step=0)
+        filler.write_bytes(bytes(shutil.disk_usage(path).free))
+        if error:
+            raise error
+        while True:
+            run.metric({"step": 1, "loss": "x" * 1000})
+
+
+@pytest.mark.parametrize("error", [RunError("the loss is nan"), ConfigError("no"), Interrupted("SIGTERM"), None])
+def test_a_full_disk_hides_no_error_and_names_the_file(small: Path, error: Exception | None) -> None:
+    with pytest.raises(type(error) if error else OSError) as caught:
+        fill(small / "run", small / "filler", error)
+    if not error:
+        assert getattr(caught.value, "filename", None) == str(small / "run" / "metrics.jsonl")
+    (small / "filler").unlink()
+    resume_from_nothing(small / "run")
+    assert record(small / "run")["status"] == "finished"
 
 
 def test_a_killed_run_is_noted_by_the_next(tmp_path: Path) -> None:
@@ -133,9 +195,11 @@ def test_a_damaged_metric_is_named(tmp_path: Path, line: bytes) -> None:
         read_metrics(tmp_path / "run" / "metrics.jsonl")
 
 
-@pytest.mark.parametrize(
-    "content", ["", "3", "null", "[]", '{"starts": 3}', '{"starts": [], "checkpoint": "4"}', "[" * 5000]
-)
+DAMAGED = ["", "3", "null", "[]", '{"starts": 3}', "[" * 5000]
+NO_STEPS = [f'{{"starts": [], "checkpoint": {value}}}' for value in ('"4"', "-3", "null", "4.0")]
+
+
+@pytest.mark.parametrize("content", DAMAGED + NO_STEPS)
 def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     finish(tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text(content)
