@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import shutil
@@ -198,16 +199,20 @@ def test_a_part_of_a_checkpoint_gives_way(tmp_path: Path) -> None:
 
 
 def test_a_kill_while_an_old_one_is_removed_leaves_no_part_of_it(tmp_path: Path) -> None:
-    drafter, optimizer, old = saved(tmp_path)
+    drafter, optimizer, _ = saved(tmp_path / "0")
     step = 0
-    while killed_at(step := step + 1, lambda: save(tmp_path, 3, drafter, optimizer, keep=1), plain=True):
-        for path in tmp_path.glob("step_*"):
+    killed = True
+    while killed:
+        step += 1
+        directory = tmp_path / str(step)
+        shutil.copytree(tmp_path / "0", directory)
+        killed = killed_at(step, functools.partial(save, directory, 3, drafter, optimizer, keep=1), plain=True)
+        for path in directory.glob("step_*"):
             load_checkpoint(path)
-        shutil.rmtree(tmp_path / "step_00000003", ignore_errors=True)
-        if not old.exists():
-            save(tmp_path, 2, drafter, optimizer)
-    assert step > 5, "the steps of a new directory, a rename and the removal of three things"
-    assert [path.name for path in tmp_path.iterdir()] == ["step_00000003"]
+        save(directory, 3, drafter, optimizer, keep=1)
+        save(directory, 4, drafter, optimizer, keep=1)
+        assert [path.name for path in directory.iterdir()] == ["step_00000004"]
+    assert step > 9, "the steps of a new directory, a rename and the removal of two files"
 
 
 def test_a_checkpoint_that_was_moved_and_linked_counts_and_stays(tmp_path: Path) -> None:
