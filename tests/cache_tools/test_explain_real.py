@@ -109,7 +109,8 @@ def test_a_warm_run_hits_and_tells_what_it_saved(made: Made, run_torch: RunTorch
     assert [group.outcome for group in found.groups] == [Outcome.HIT]
     figures = cache_stats(cache)
     assert (figures.graphs, figures.duplicates) == ({"aotautograd": 1, "fxgraph": 2}, 0)
-    assert figures.kinds["native"].files == 2
+    built = list(cache.rglob("*.so"))  # with AVX-512 torch also tries what the compiler can do, in here
+    assert figures.kinds["native"].files == len(built) >= 2
     assert len(list((cache / records.FOLDER).iterdir())) == 1, "nothing new, nothing written"
 
 

@@ -62,9 +62,8 @@ def share(how: str, seconds: float) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_shared_parameters_hang_without_and_not_with_held_accumulators() -> None:
-    hung = share("bare", 15)
-    assert hung.returncode == 1
-    assert " in work" in hung.stderr  # on torch 2.15 the frame above is not one of Python's
+    hung = (share("bare", 15) for _ in range(10))  # a busy machine may run one thread after the other
+    assert any(each.returncode == 1 and " in work" in each.stderr for each in hung)
     done = share("held", 200)
     assert done.stdout.strip() == "done", done.stderr
 
