@@ -16,6 +16,8 @@ from types import FrameType
 from dflash.console import on_terminal, say
 from envguard.errors import INTERRUPTED
 
+_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # a bar on a terminal hides it
+
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
@@ -60,9 +62,6 @@ def handling(handler: Callable[[int, FrameType | None], object], *numbers: signa
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # a bar on a terminal hides it
 
 
 def _before_first_step(number: int) -> str:

@@ -229,15 +229,17 @@ def _log_to(path: Path) -> Iterator[None]:
     """Everything logged goes to ``path``, and so do the stacks of a fatal signal."""
     root = logging.getLogger()
     logging.raiseExceptions = False  # a full disk must not print a traceback for every line of the log
-    with path.open("a") as sink:
-        handler = logging.StreamHandler(sink)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        root.addHandler(handler)
-        log.setLevel(logging.INFO)
-        faulthandler.enable(sink)
-        log.info("%s, Python %s, pid %d", " ".join(sys.argv), sys.version.split()[0], os.getpid())
-        try:
-            yield
-        finally:
-            faulthandler.disable()
-            root.removeHandler(handler)
+    sink = path.open("a")
+    handler = logging.StreamHandler(sink)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root.addHandler(handler)
+    log.setLevel(logging.INFO)
+    faulthandler.enable(sink)
+    log.info("%s, Python %s, pid %d", " ".join(sys.argv), sys.version.split()[0], os.getpid())
+    try:
+        yield
+    finally:
+        faulthandler.disable()
+        root.removeHandler(handler)
+        with contextlib.suppress(OSError):  # a full disk, once more: how the run ended is what counts
+            sink.close()

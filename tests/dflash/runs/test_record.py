@@ -125,7 +125,7 @@ def fill(path: Path, filler: Path, error: Exception | None) -> None:
             run.metric({"step": 1, "loss": "x" * 1000})
 
 
-@pytest.mark.parametrize("error", [RunError("the loss is nan"), ConfigError("no"), Interrupted("SIGTERM"), None])
+@pytest.mark.parametrize("error", [RunError("nan " * 3000), ConfigError("no " * 3000), Interrupted("SIGTERM"), None])
 def test_a_full_disk_hides_no_error_and_names_the_file(small: Path, error: Exception | None) -> None:
     with pytest.raises(type(error) if error else OSError) as caught:
         fill(small / "run", small / "filler", error)
