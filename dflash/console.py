@@ -8,8 +8,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 from envguard import cliutil
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 log = logging.getLogger("dflash")
 
@@ -27,6 +31,42 @@ def on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def leave_terminal() -> None:
+    """Before a process ends at once: a bar that it drew on a terminal is wiped out, and the cursor shown again."""
+    if on_terminal():
+        os.write(sys.stderr.fileno(), b"\r\x1b[K\x1b[?25h")
+
+
+class _Bar:
+    """stderr for a bar: a terminal that goes away takes the bar with it, and not the work."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError:
+            cliutil.discard(self._stream)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError:
+            cliutil.discard(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def bar_console() -> Console:
+    """Where a bar is drawn."""
+    from rich.console import Console
+
+    return Console(file=cast(IO[str], _Bar(sys.stderr)))
+
+
 @contextlib.contextmanager
 def stage(name: str, *, steps: int) -> Iterator[Callable[[], None]]:
     """A piece of work of ``steps`` parts; yields the function that marks one as done.
@@ -36,12 +76,11 @@ def stage(name: str, *, steps: int) -> Iterator[Callable[[], None]]:
     """
     started = time.monotonic()
     if on_terminal():
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
         title = TextColumn("{task.description}", markup=False)  # the name of somebody's graph may look like markup
         columns = title, BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        with Progress(*columns, console=bar_console(), transient=True) as progress:
             task = progress.add_task(name, total=steps)
             yield lambda: progress.advance(task)
     else:

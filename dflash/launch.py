@@ -21,7 +21,7 @@ from dflash.compile.cache import describe_store, open_cache
 from dflash.compile.identity import compile_id
 from dflash.compile.stall import end_process
 from dflash.config import Config, dump_config
-from dflash.console import log, quiet_libraries, say
+from dflash.console import leave_terminal, log, quiet_libraries, say
 from dflash.doctor import examine
 from dflash.errors import ConfigError
 from dflash.interrupts import ending_at_once, terminated_as_interrupted
@@ -92,7 +92,12 @@ def compile_only(config: Config, *, allow_drift: str | None) -> dict[str, Any]:
             from dflash import train
 
             imported = time.monotonic()
-            return warm_up(train.build(config), state, here, imported, on_stall=end_process).account
+            return warm_up(train.build(config), state, here, imported, on_stall=_hung).account
+
+
+def _hung(reason: str, stacks: str) -> None:
+    leave_terminal()
+    end_process(reason, stacks)
 
 
 def import_torch(config: Config) -> list[dict[str, Any]]:

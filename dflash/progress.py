@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from dflash.console import log, on_terminal
+from dflash.console import bar_console, log, on_terminal
 from envguard import cliutil
 
 QUIET_SECONDS = 2.0  # between lines where no terminal shows a bar
@@ -51,11 +51,10 @@ class StepLine:
 def progress_bar(first: int, last: int) -> Iterator[Callable[[int, str], None]]:
     """Yields ``advance(done, text)``."""
     if on_terminal():
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
         columns = BarColumn(bar_width=20), TextColumn("{task.description}")
-        with Progress(*columns, console=Console(stderr=True)) as progress:
+        with Progress(*columns, console=bar_console()) as progress:
             task = progress.add_task("", total=last, completed=first)
 
             def show(done: int, text: str) -> None:

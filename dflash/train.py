@@ -8,10 +8,7 @@ Step s is a pure function of the state after s steps and of (seed, s), so a resu
 from __future__ import annotations
 
 import math
-import signal
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +31,7 @@ from dflash.devices import pick_device, target_dtype
 from dflash.drafter import Drafter, DrafterShape, target_layer_ids
 from dflash.errors import ConfigError, InputError, Interrupted, RunError
 from dflash.features import CachedFeatures, FeatureSource, OnlineFeatures, build_cache, cache_key
-from dflash.interrupts import handling
+from dflash.interrupts import stop_signals
 from dflash.metrics import StepCounts, count_step
 from dflash.optim import MasterAdamW, learning_rate
 from dflash.paths import features_dir
@@ -270,11 +267,11 @@ def train(training: Training, run: RunDirectory, *, first: int, last: int) -> No
 
     Raises:
         RunError: the loss or gradient norm is not finite; no checkpoint holds what the optimizer made of it.
-        Interrupted: SIGINT or SIGTERM; the state is saved.
+        Interrupted: by a signal of ``ENDING``; the state is saved.
     """
     config = training.config
     line = StepLine(first=first, last=last)
-    with stop_signals() as stop, progress_bar(first, last) as advance:
+    with stop_signals(run.interrupted) as stop, progress_bar(first, last) as advance:
         for step in range(first, last):
             loss, norm, counts, tokens = train_step(training, step)
             done = step + 1
@@ -372,32 +369,3 @@ def _differing(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         for key, value in values.items()
         if key not in _FREE.get(section, set()) and old.get(section, {}).get(key, value) != value
     ]
-
-
-_ONE_PRESS = 0.5
-"""Seconds."""
-
-
-@contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """The first SIGINT or SIGTERM asks the loop to save and stop after the step at hand; the second kills.
-
-    A second one within ``_ONE_PRESS`` is the first again: a launcher forwards what the process group got as well.
-    """
-    asked = -math.inf
-
-    def on_signal(number: int, _frame: object) -> None:
-        nonlocal asked
-        now = time.monotonic()
-        if now - asked < _ONE_PRESS:
-            return
-        name = signal.Signals(number).name
-        if asked > 0:
-            say(f"{name}: stopped at once; go on from the last checkpoint with --resume")
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        asked = now
-        say(f"{name}: saving after this step; once more to stop at once")
-
-    with handling(on_signal, signal.SIGINT, signal.SIGTERM):
-        yield lambda: asked > 0

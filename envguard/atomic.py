@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +23,11 @@ def fsync_dir(path: Path) -> None:
     fsops.fsync_dir(path)
 
 
+TEMP_NAME = re.compile(r"\.tmp-[0-9a-f]{16}")
+
+
 def temp_name(path: Path) -> Path:
-    """A sibling of ``path`` to write first, known as a leftover by its name if its writer is killed."""
+    """A sibling of ``path`` to write first, known as a leftover by its ``TEMP_NAME`` if its writer is killed."""
     return path.parent / f".tmp-{os.urandom(8).hex()}"
 
 

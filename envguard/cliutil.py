@@ -7,6 +7,7 @@ shape, since envguard imports nothing but the standard library and ``packaging``
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
@@ -47,6 +48,12 @@ def run(program: str, command: Callable[[list[str]], object], arguments: Sequenc
     An int that ``command`` returns is the code, anything else is 0. ``SystemExit`` passes through, unless it is what
     typer makes of a reader that has gone.
     """
+    code = _run(program, command, arguments)
+    atexit.register(_ending_with, code)
+    return code
+
+
+def _run(program: str, command: Callable[[list[str]], object], arguments: Sequence[str] | None) -> int:
     _open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug, rest = split_debug(given)
@@ -108,6 +115,17 @@ def _interrupted() -> int:
     return INTERRUPTED
 
 
+def _ending_with(code: int) -> None:
+    """Packages take seconds at exit: a signal that comes meanwhile ends the process as it was to end."""
+
+    def on_signal(_number: int, _frame: object) -> None:
+        os._exit(code)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) not in (signal.SIG_IGN, None):
+            signal.signal(number, on_signal)
+
+
 def split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     """Whether ``--debug`` stands before any ``--``, and the arguments without it."""
     end = list(arguments).index("--") if "--" in arguments else len(arguments)
@@ -122,7 +140,7 @@ def say(line: str) -> None:
     try:
         print(line, file=sys.stderr, flush=True)
     except OSError:  # full, or its reader is gone: there is nobody to tell
-        _discard(sys.stderr)
+        discard(sys.stderr)
 
 
 def write_out(text: str) -> None:
@@ -186,10 +204,10 @@ def _open_closed_streams() -> None:
 
 
 def _closed_pipe() -> int:
-    _discard(sys.stdout)
+    discard(sys.stdout)
     return CLOSED_PIPE
 
 
-def _discard(stream: TextIO) -> None:
+def discard(stream: TextIO) -> None:
     """Give ``stream``, which the interpreter flushes once more at exit, somewhere to write."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

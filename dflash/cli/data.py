@@ -30,11 +30,13 @@ def generate(
 
     samples = read_samples(prompts)  # before the slow imports: a wrong file is told at once
     from dflash.console import quiet_libraries
+    from dflash.interrupts import ending_at_once
 
-    quiet_libraries()
-    from dflash.devices import pick_device, target_dtype
-    from dflash.generate import generate_file
-    from dflash.target import load_target, locate_target
+    with ending_at_once():
+        quiet_libraries()
+        from dflash.devices import pick_device, target_dtype
+        from dflash.generate import generate_file
+        from dflash.target import load_target, locate_target
 
     where = pick_device(device)
     model = load_target(locate_target(target), device=where, dtype=target_dtype(dtype, where))
@@ -53,13 +55,15 @@ def prepare(
 ) -> None:
     """Apply the chat template, mask the prompt, tokenise to an Arrow data set."""
     from dflash.console import quiet_libraries, say
+    from dflash.interrupts import ending_at_once
 
-    quiet_libraries()
-    from dataclasses import asdict
+    with ending_at_once():
+        quiet_libraries()
+        from dataclasses import asdict
 
-    from dflash.errors import InputError
-    from dflash.prepare import prepare as prepare_data
-    from dflash.target import first_id, locate_target, read_text_config
+        from dflash.errors import InputError
+        from dflash.prepare import prepare as prepare_data
+        from dflash.target import first_id, locate_target, read_text_config
 
     files = locate_target(target)
     config = read_text_config(files)

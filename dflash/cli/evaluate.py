@@ -25,16 +25,18 @@ def evaluate(
 
     samples = read_samples(prompts)  # before the slow imports: a wrong file is told at once
     from dflash.console import quiet_libraries
+    from dflash.interrupts import ending_at_once
 
-    quiet_libraries()
-    import torch
+    with ending_at_once():
+        quiet_libraries()
+        import torch
 
-    from dflash.checkpoint import find_checkpoint, load_checkpoint
-    from dflash.devices import pick_device, target_dtype
-    from dflash.errors import RunError
-    from dflash.evaluate import evaluate as run
-    from dflash.evaluate import open_drafter
-    from dflash.target import load_target, locate_target
+        from dflash.checkpoint import find_checkpoint, load_checkpoint
+        from dflash.devices import pick_device, target_dtype
+        from dflash.errors import RunError
+        from dflash.evaluate import evaluate as run
+        from dflash.evaluate import open_drafter
+        from dflash.target import load_target, locate_target
 
     torch.set_float32_matmul_precision("highest")
     where = pick_device(device)
@@ -69,11 +71,13 @@ def export(
 ) -> None:
     """Write the layout that vLLM and SGLang load."""
     from dflash.console import quiet_libraries, say
+    from dflash.interrupts import ending_at_once
 
-    quiet_libraries()
-    from dflash.checkpoint import find_checkpoint, load_checkpoint
-    from dflash.export import export as write
-    from dflash.target import first_id, locate_target, read_text_config
+    with ending_at_once():
+        quiet_libraries()
+        from dflash.checkpoint import find_checkpoint, load_checkpoint
+        from dflash.export import export as write
+        from dflash.target import first_id, locate_target, read_text_config
 
     opened = load_checkpoint(find_checkpoint(checkpoint))
     config = read_text_config(locate_target(opened.target_model))

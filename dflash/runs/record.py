@@ -21,9 +21,10 @@ from typing import IO, Any, NoReturn
 
 from filelock import FileLock, Timeout
 
+from dflash.console import leave_terminal
 from dflash.errors import ConfigError, Interrupted
 from envguard import cliutil
-from envguard.atomic import naming, write_text
+from envguard.atomic import TEMP_NAME, naming, write_text
 from envguard.errors import CRASHED, FINDINGS, INTERRUPTED, ToolError
 
 log = logging.getLogger("dflash")
@@ -115,6 +116,7 @@ class RunDirectory:
         log.error("%s\n%s", reason, stacks)
         self.end(status="hung", exit=FINDINGS, reason=reason)
         cliutil.say(f"error: {reason}")
+        leave_terminal()
         os._exit(FINDINGS)
 
     def close(self) -> None:
@@ -141,19 +143,20 @@ def open_run(path: Path, *, resume: bool, argv: list[str]) -> Iterator[RunDirect
     with lock, _log_to(path / "log.txt"):
         run = RunDirectory(path)
         run.earlier = earlier = _earlier(path, resume)
-        run.update(
-            schema=1,
-            status="running",
-            exit=None,
-            reason=None,
-            started=now(),
-            ended=None,
-            pid=os.getpid(),
-            argv=argv,
-            starts=[*earlier.get("starts", []), {"at": now(), "after": _how_ended(earlier)}],
-            **({"checkpoint": earlier["checkpoint"]} if "checkpoint" in earlier else {}),
-        )
         try:
+            _sweep(path)
+            run.update(
+                schema=1,
+                status="running",
+                exit=None,
+                reason=None,
+                started=now(),
+                ended=None,
+                pid=os.getpid(),
+                argv=argv,
+                starts=[*earlier.get("starts", []), {"at": now(), "after": _how_ended(earlier)}],
+                **({"checkpoint": earlier["checkpoint"]} if "checkpoint" in earlier else {}),
+            )
             yield run
         except BaseException as error:
             if isinstance(error, ToolError):
@@ -208,6 +211,13 @@ def _earlier(path: Path, resume: bool) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: damaged: {error}; move it away to resume from the checkpoints alone") from None
     return earlier
+
+
+def _sweep(path: Path) -> None:
+    """Remove what writers of files of the run left that were killed; the directory has one owner."""
+    for left in path.iterdir():
+        if TEMP_NAME.fullmatch(left.name) and left.is_file():
+            left.unlink()
 
 
 def _how_ended(earlier: dict[str, Any]) -> str | None:

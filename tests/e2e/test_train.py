@@ -139,22 +139,23 @@ def test_no_signal_is_lost_in_a_compile(lab: Lab, first_run: str, number: signal
     assert "Traceback" not in err
     record = lab.json(name, "run.json")
     assert (record["status"], record["exit"]) == ("interrupted", 130)
-    assert record["reason"] == f"{number.name} before the first step; start again, or --resume"
+    assert record["reason"] == f"{number.name} before training began; start again with --resume"
     assert lab.metrics(name) == []
 
 
-def test_a_run_that_nobody_hears_any_more_trains_and_saves(lab: Lab, first_run: str) -> None:
-    """`dflash train … 2>&1 | tee log`: Ctrl-C ends tee, too."""
-    config = lab.config("unheard", steps=24)
-    process = lab.start("train", config, "--set", f"run.dir={lab.path / 'unheard'}")
-    wait_for(process, lab.path / "unheard" / "metrics.jsonl", "\n", times=2)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_run_that_nobody_hears_any_more_trains_and_saves(lab: Lab, first_run: str, number: signal.Signals) -> None:
+    """`dflash train … 2>&1 | tee log`, where Ctrl-C ends tee, too; and a connection that is gone."""
+    name = f"unheard-{number.name}"
+    process = lab.start("train", lab.config(name, steps=24), "--set", f"run.dir={lab.path / name}")
+    wait_for(process, lab.path / name / "metrics.jsonl", "\n", times=2)
     assert process.stderr
     process.stderr.close()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     assert process.wait(timeout=60) == 130
-    assert lab.json("unheard", "run.json")["status"] == "interrupted"
-    done = len(lab.metrics("unheard"))
-    assert (lab.path / "unheard" / "checkpoints" / f"step_{done:08d}").is_dir()
+    assert lab.json(name, "run.json")["status"] == "interrupted"
+    done = len(lab.metrics(name))
+    assert (lab.path / name / "checkpoints" / f"step_{done:08d}").is_dir()
 
 
 def test_a_resume_past_its_last_step_changes_nothing(lab: Lab, first_run: str) -> None:

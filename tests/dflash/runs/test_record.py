@@ -103,6 +103,17 @@ def test_one_that_was_accepted_is(tmp_path: Path) -> None:
     assert (record(tmp_path / "run")["status"], record(tmp_path / "run")["exit"]) == ("failed", 2)
 
 
+def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    finish(tmp_path / "run")
+    (tmp_path / "run" / ".tmp-0123456789abcdef").write_text("{")
+    (tmp_path / "run" / ".tmp-of-mine").write_text("x")
+    (tmp_path / "run" / ".tmp-fedcba9876543210").mkdir()
+    with open_run(tmp_path / "run", resume=True, argv=[]):
+        pass
+    left = sorted(path.name for path in (tmp_path / "run").glob(".tmp-*"))
+    assert left == [".tmp-fedcba9876543210", ".tmp-of-mine"]
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KB."""
