@@ -63,8 +63,7 @@ def save_checkpoint(
     """Write ``directory/step_XXXXXXXX``, delete all but the newest ``keep``; one of this step stays as it is."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"step_{step:08d}"
-    for left in directory.glob(".tmp-*"):  # of a writer that was killed; the run directory has one owner
-        shutil.rmtree(left, ignore_errors=True)
+    prune_checkpoints(directory, keep=keep)
     if not (path / "state.json").is_file():
         _remove(path)  # a part of a checkpoint can be loaded by nobody
         with new_directory(path) as temp:
@@ -81,9 +80,16 @@ def save_checkpoint(
                 "sha256": sha256_file(temp / "state.safetensors"),
             }
             (temp / "state.json").write_text(seal(state))
+    prune_checkpoints(directory, keep=keep)
+    return path
+
+
+def prune_checkpoints(directory: Path, *, keep: int) -> None:
+    """Remove all but the newest ``keep``, and what a writer that was killed left: the run directory has one owner."""
+    for left in directory.glob(".tmp-*"):
+        shutil.rmtree(left, ignore_errors=True)
     for old in list_checkpoints(directory)[:-keep]:
         _remove(old)
-    return path
 
 
 def _remove(path: Path) -> None:

@@ -52,7 +52,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
             stages = import_torch(config)
             run.write_json("preflight.json", {"schema": 1, "stages": stages})
             from dflash import train
-            from dflash.checkpoint import list_checkpoints, load_checkpoint
+            from dflash.checkpoint import list_checkpoints, load_checkpoint, prune_checkpoints
 
             imported = time.monotonic()
             found = list_checkpoints(run.checkpoints) if resume else []
@@ -64,6 +64,7 @@ def launch(config: Config, *, resume: bool, max_steps: int | None, allow_drift: 
                 train.restore(training, resumed)
                 say(f"resume: step {first} of {config.run.steps} from {resumed.path.name}")
             run.accept(dump_config(config), step=first)
+            prune_checkpoints(run.checkpoints, keep=config.run.keep_checkpoints)  # a kill may have come in between
             compiled = warm_up(training, state, here, imported, on_stall=run.hung)
             run.write_json("compile.json", compiled.account)
             if compiled.keys:
