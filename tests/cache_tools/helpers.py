@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
 import signal
 import struct
+import subprocess
 from base64 import b32encode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from cache_tools.fingerprint import INPUTS, KEY_VERSION, Fingerprint
 from envguard import fsops
@@ -108,6 +112,19 @@ def steps_of(action: Callable[[], object]) -> list[str]:
     _, status = os.waitpid(child, 0)
     assert os.WEXITSTATUS(status) == 0, "the action failed by itself"
     return steps
+
+
+@contextlib.contextmanager
+def tmpfs(where: Path, kilobytes: int) -> Iterator[Path]:
+    """A file system of that size; without the right to mount one, in a name space where this user is root."""
+    if os.geteuid() != 0:
+        pytest.fail("needs root, or: unshare --user --map-root-user --mount pytest …")
+    where.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k,mode=0700", "tmpfs", str(where)], check=True)
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", str(where)], check=True)
 
 
 def killed_at(step: int, action: Callable[[], object], *, plain: bool = False) -> bool:

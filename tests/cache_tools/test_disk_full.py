@@ -17,20 +17,11 @@ from cache_tools.verify import verify_store
 from . import helpers
 
 
-def mount_tmpfs(where: Path, kilobytes: int) -> None:
-    where.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k,mode=0700", "tmpfs", str(where)], check=True)
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB; without the right to mount one, in a name space where this user is root."""
-    if os.geteuid() != 0:
-        pytest.fail("needs root, or: unshare --user --map-root-user --mount pytest …")
-    where = tmp_path / "small"
-    mount_tmpfs(where, 2048)
-    yield where
-    subprocess.run(["umount", str(where)], check=True)
+    """A file system of 2 MB."""
+    with helpers.tmpfs(tmp_path / "small", 2048) as where:
+        yield where
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 from dflash.errors import ConfigError, Interrupted, RunError
 from dflash.runs.record import open_run, read_metrics
 from envguard.errors import DriftError
-from tests.cache_tools.test_disk_full import mount_tmpfs
+from tests.cache_tools.helpers import tmpfs
 
 
 def record(path: Path) -> dict[str, Any]:
@@ -117,12 +115,8 @@ def test_what_a_killed_writer_left_is_swept_and_nothing_else(tmp_path: Path) -> 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KB."""
-    if os.geteuid() != 0:
-        pytest.fail("needs root, or: unshare --user --map-root-user --mount pytest …")
-    where = tmp_path / "small"
-    mount_tmpfs(where, 64)
-    yield where
-    subprocess.run(["umount", str(where)], check=True)
+    with tmpfs(tmp_path / "small", 64) as where:
+        yield where
 
 
 def fill(path: Path, filler: Path, error: Exception | None) -> None:
