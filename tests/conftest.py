@@ -11,9 +11,11 @@ import pytest
 
 
 def pytest_configure() -> None:
-    """A shell ignores Ctrl-C for what it starts in the background, and so would every process that a test starts."""
+    """What a shell or nohup ignores for the tests is not ignored by what they start: a handler is not inherited."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(autouse=True, scope="session")

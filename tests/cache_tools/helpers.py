@@ -124,7 +124,7 @@ def tmpfs(where: Path, kilobytes: int) -> Iterator[Path]:
     try:
         yield where
     finally:
-        subprocess.run(["umount", str(where)], check=True)
+        subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
 def killed_at(step: int, action: Callable[[], object], *, plain: bool = False) -> bool:

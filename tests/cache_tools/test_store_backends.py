@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 
 from cache_tools.store import Store, create_store, open_store
 
+from .helpers import tmpfs
 from .store_conformance import StoreConformance
-from .test_disk_full import mount_tmpfs
 
 
 class TestDirectory(StoreConformance):
@@ -30,12 +29,10 @@ class TestOtherFileSystem(TestDirectory):
 
     @pytest.fixture
     def vault(self, tmp_path: Path) -> Iterator[Store]:  # type: ignore[override]
-        where = tmp_path / "mounted"
-        mount_tmpfs(where, 65_536)
-        store = self.make(where)
-        yield store
-        store.close()
-        subprocess.run(["umount", "--lazy", str(where)], check=True)
+        with tmpfs(tmp_path / "mounted", 65_536) as where:
+            store = self.make(where)
+            yield store
+            store.close()
 
 
 class TestBareFileSystem(TestDirectory):
