@@ -39,9 +39,12 @@ def examine(project: Path | None = None, profile: str = "auto") -> Report:
 def _compiler(host: HostFacts) -> Iterable[Problem]:
     if host.compiler_path is None:
         fix = f"set CXX={host.other_compiler}, which is on PATH" if host.other_compiler else None
+        named = (
+            f"the C++ compiler {host.compiler} is not on PATH" if host.compiler else "CXX is set and names no compiler"
+        )
         yield Problem(
             subject=host.compiler,
-            message=f"the C++ compiler {host.compiler} is not on PATH, and torch.compile calls it even on a cache hit",
+            message=f"{named}, and torch.compile calls it even on a cache hit",
             expected=host.compiler,
             fix=fix,
         )
@@ -49,6 +52,14 @@ def _compiler(host: HostFacts) -> Iterable[Problem]:
 
 def _cache_dir(host: HostFacts) -> Iterable[Problem]:
     cache = host.cache
+    if cache.configured == "":
+        yield Problem(
+            subject="TORCHINDUCTOR_CACHE_DIR",
+            message="TORCHINDUCTOR_CACHE_DIR is set and empty, which torch cannot use",
+            expected="an absolute path",
+            fix="unset it, or set it to a directory of your own",
+        )
+        return
     if cache.configured is not None and not Path(cache.configured).is_absolute():
         yield Problem(
             subject="TORCHINDUCTOR_CACHE_DIR",

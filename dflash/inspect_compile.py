@@ -7,10 +7,12 @@ first two (``launch.import_torch``).
 
 from __future__ import annotations
 
+from cache_tools.errors import StorageError
 from dflash.compile import policy
 from dflash.compile.preflight import Preflight, check, host_findings
 from dflash.config import Config
 from dflash.console import quiet_libraries
+from envguard.findings import Finding
 
 
 def inspect_compile(config: Config | None) -> list[Preflight]:
@@ -19,7 +21,21 @@ def inspect_compile(config: Config | None) -> list[Preflight]:
     if any(finding.id == "DFL002" for finding in host):  # torch makes that directory while it is imported
         return [Preflight.before_torch(host)]
     policy.prepare_environment()
-    policy.apply()
+    try:
+        policy.apply()
+    except StorageError as error:  # a place whose rights say that it can be written, such as /sys
+        message, _, fix = str(error).partition(": ")
+        unusable = Finding(
+            id="DFL002",
+            status="fail",
+            severity="fail",
+            subject="compile cache",
+            message=message,
+            expected=None,
+            observed=None,
+            fix=fix,
+        )
+        return [Preflight.before_torch((*host, unusable))]
     results = [check("torch alone", tries=False, more=host)]
     quiet_libraries()
     import torch

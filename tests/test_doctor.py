@@ -67,6 +67,9 @@ def test_the_cache_directory_must_be_absolute_and_a_directory(tmp_path: Path) ->
     done = dflash("doctor", "--json", TORCHINDUCTOR_CACHE_DIR="cache")
     assert findings(done) == [("DFL002", "TORCHINDUCTOR_CACHE_DIR")]
     (tmp_path / "file").write_text("")
+    done = dflash("doctor", TORCHINDUCTOR_CACHE_DIR="")
+    assert "TORCHINDUCTOR_CACHE_DIR is set and empty" in done.stdout
+    assert "fix: unset it, or set it to" in done.stdout
     inside = str(tmp_path / "file" / "cache")
     done = dflash("doctor", "--json", TORCHINDUCTOR_CACHE_DIR=inside)
     assert findings(done) == [("DFL002", inside)]

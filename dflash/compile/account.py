@@ -55,6 +55,7 @@ class CompileWatch:
     """Those of Dynamo that were there before: the preflight's tries leave some."""
 
     def __post_init__(self) -> None:
+        self.cache_dir = Path(self.cache_dir)
         self._graphs = counters["stats"]["unique_graphs"]
         self._present = records.keys_present(self.cache_dir)
         self._before = frozenset(self.cache_dir.rglob("*.so")) if self.cache_dir.is_dir() else frozenset()

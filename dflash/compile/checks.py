@@ -34,8 +34,13 @@ def _suspects(state: TorchState) -> str:
     return f" (imported: {', '.join(state.patching_packages)})" if state.patching_packages else ""
 
 
+def _compiles_alone(state: TorchState) -> bool:
+    """Whether all traces going on are of compilations: beside those other threads' calls work (CMP019, CMP023)."""
+    return 0 < state.running_traces == state.running_compiles
+
+
 def _flag(state: TorchState) -> Iterable[Problem]:
-    if state.tracing_flag:
+    if state.tracing_flag and not _compiles_alone(state):
         busy = (
             f", and {state.running_traces} threads are tracing now" if state.running_traces else ", and nothing traces"
         )
@@ -43,13 +48,32 @@ def _flag(state: TorchState) -> Iterable[Problem]:
 
 
 def _methods(state: TorchState) -> Iterable[Problem]:
+    from dflash.compile.state import FX_FILE
+
     for name, file in state.foreign_methods:
+        if file == FX_FILE and _compiles_alone(state):
+            continue
         yield Problem(subject=f"nn.Module.{name}", message=f"nn.Module.{name} is from {file}{_suspects(state)}")
 
 
 def _functions(state: TorchState) -> Iterable[Problem]:
     for name, file in state.foreign_functions:
         yield Problem(subject=f"torch.fx {name}", message=f"torch.fx's {name} is from {file}{_suspects(state)}")
+
+
+def _stance(state: TorchState) -> Iterable[Problem]:
+    if state.stance == "fail_on_recompile":
+        return
+    if state.forbidden:
+        yield Problem(
+            subject="stance",
+            message=f"the stance is {state.stance}, though recompiles are forbidden: a new shape is no error by now",
+            expected="fail_on_recompile",
+            observed=state.stance,
+            fix="call forbid_recompiles again, or allow_recompiles if that was meant; find who set it",
+        )
+    elif state.stance != "default":
+        yield Problem(subject="stance", message=f"the stance is {state.stance}")
 
 
 def _eager_settings(state: TorchState) -> Iterable[Problem]:
@@ -104,7 +128,11 @@ STATE_CHECKS: tuple[Check[TorchState], ...] = (
         summary="no FX patcher is left behind",
         why="The next trace would undo another's patches and fail with 'CURRENT_PATCHER is None in finally block'.",
         fix="run traces in one thread; preflight drops a leaked patcher, else restart the process",
-        run=_one("FX patcher", lambda s: s.patcher, lambda s: "an FX patcher is current although nothing traces"),
+        run=_one(
+            "FX patcher",
+            lambda s: s.patcher and not s.running_traces,
+            lambda s: "an FX patcher is current although nothing traces",
+        ),
     ),
     Check(
         id="CMP003",
@@ -165,12 +193,11 @@ STATE_CHECKS: tuple[Check[TorchState], ...] = (
     ),
     Check(
         id="CMP010",
-        summary="the compile stance is the default",
-        why="force_eager and eager_on_recompile run flex attention densely without an error.",
+        summary="the compile stance is the default, or what forbid_recompiles set",
+        why="force_eager and eager_on_recompile run flex attention densely without an error; with any stance but "
+        "fail_on_recompile a new shape compiles without a word.",
         fix='torch.compiler.set_stance("default"); find who set it',
-        run=_one(
-            "stance", lambda s: s.stance not in ("default", "fail_on_recompile"), lambda s: f"the stance is {s.stance}"
-        ),
+        run=_stance,
     ),
     Check(
         id="CMP011",

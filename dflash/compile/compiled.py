@@ -7,16 +7,19 @@ the function's other graphs and other threads go on. It adds no measurable cost 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
+import itertools
 import re
-from collections.abc import Callable
+import reprlib
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
-from torch.utils._pytree import keystr, tree_flatten_with_path
+from torch._dynamo.exc import RecompileError as TorchRecompileError
 
 from dflash.errors import ConfigError, RunError
 
@@ -24,6 +27,8 @@ Result = TypeVar("Result")
 
 FORBIDDEN = "torch.compile stance is 'fail_on_recompile'"
 SHOWN = 12  # arguments in one message
+LOOKED_AT = 10_000  # of those in lists and the like
+DEEPEST = 8  # levels of those
 _GUARD = re.compile(r"- \d+/\d+: (.*?)(?:\s{2,}#.*)?")
 """A line of torch's with a guard; the source lines that follow it have no number, what follows "#" is one."""
 _REMEDIES = {
@@ -34,8 +39,15 @@ _REMEDIES = {
     "grad_mode": "call it in the grad mode of the warm-up",
     "autocast": "call it under the autocast of the warm-up",
     ".training ==": "switch train() or eval() back",
+    "num_threads": "set torch.set_num_threads as in the warm-up (a DataLoader's worker has one)",
+    "deterministic_algorithms": "set torch.use_deterministic_algorithms as in the warm-up",
+    "allow_tf32": "set allow_tf32 as in the warm-up",
+    "default_dtype": "set torch.set_default_dtype as in the warm-up",
+    "torch_function_mode_stack": "set torch.set_default_device as in the warm-up",
 }
 """By a part of torch's guard."""
+_CONSTANT = re.compile(r"(?!.*\.training ==)[\w.\[\]'\"]+ == ")
+"""A guard of a number, string or flag that the graph was made for."""
 
 
 class RecompileError(RunError):
@@ -63,10 +75,16 @@ def compile_function(function: Callable[..., Result], *, backend: str = "inducto
         except Exception as error:
             if not is_surprise(error):
                 raise
-            described = describe(_by_name(function, args, kwargs))
-            raise RecompileError(explain(name, str(error), described)) from error
+            raise RecompileError(explain(name, str(error), _describe_call(function, args, kwargs))) from error
 
     return call
+
+
+def _describe_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    try:
+        return describe(_by_name(function, args, kwargs))
+    except Exception:  # of the arguments' own code; what torch said must not be lost for it
+        return "arguments that cannot be described"
 
 
 def _by_name(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -78,21 +96,31 @@ def _by_name(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def is_surprise(error: Exception) -> bool:
-    """Whether torch refused to compile: by stance, or by the limit."""
-    return isinstance(error, FailOnRecompileLimitHit) or FORBIDDEN in str(error)
+    """Whether torch refused to compile: by stance, by its own setting (error_on_recompile), or by the limit."""
+    if isinstance(error, (FailOnRecompileLimitHit, TorchRecompileError)):
+        return True
+    if not isinstance(error, RuntimeError):  # what the stance raises
+        return False
+    try:
+        return FORBIDDEN in str(error)
+    except Exception:  # an error of the function's own
+        return False
 
 
 def explain(name: str, torch_says: str, described: str) -> str:
     """One line: the function, the guards that failed, the shapes that came, what to do."""
-    if FORBIDDEN not in torch_says:
+    lines = [line.strip() for line in torch_says.splitlines() if line.strip().startswith("- ")]
+    if FORBIDDEN not in torch_says and not lines:
         return (
             f"{name}: the recompile limit is hit, so torch would run it eagerly; called with {described}; "
             f"raise the limit to devices x shapes x grad modes (Policy.with_room)"
         )
-    lines = [line.strip() for line in torch_says.splitlines() if line.strip().startswith("- ")]
     guards = [match[1] for line in lines if (match := _GUARD.fullmatch(line))]
-    failed = "; ".join(dict.fromkeys(guards or lines)) or "it was never compiled"
+    reasons = list(dict.fromkeys(guards or lines))
+    failed = "; ".join(reasons) or "it was never compiled, or torch._dynamo.reset (strict export, too) has forgotten it"
     ways = [remedy for part, remedy in _REMEDIES.items() if part in failed]
+    if any(_CONSTANT.match(reason) for reason in reasons):
+        ways.append("give it the value of the warm-up (a Python value is a part of the graph), or a tensor")
     return (
         f"{name}: a new graph would be needed after the warm-up: {failed}; called with {described}; "
         f"{', or '.join([*ways, 'warm this call up, too, before recompiles are forbidden'])}"
@@ -100,14 +128,38 @@ def explain(name: str, torch_says: str, described: str) -> str:
 
 
 def describe(arguments: dict[str, Any]) -> str:
-    """Shape, dtype and device of each tensor argument, those in lists, tuples and dictionaries too."""
-    tensors = [
-        f"{name}{keystr(path)} {list(value.shape)} {str(value.dtype).removeprefix('torch.')} {value.device}"
-        + (" grad" if value.requires_grad else "")
-        for name, argument in arguments.items()
-        for path, value in tree_flatten_with_path(argument)[0]
-        if isinstance(value, Tensor)
-    ]
-    more = f", {len(tensors) - SHOWN} more" if len(tensors) > SHOWN else ""
+    """Shape, dtype and device of each tensor argument, then plain values; those in containers and dataclasses, too."""
+    tensors, values = [], []
+    for path, leaf in itertools.islice(_leaves(arguments), LOOKED_AT):
+        if isinstance(leaf, Tensor):
+            what = f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')} {leaf.device}"
+            tensors.append(f"{path} {what}{' grad' if leaf.requires_grad else ''}")
+        elif isinstance(leaf, (bool, int, float, str)):
+            values.append(f"{path}={reprlib.repr(leaf)}")
+    told = tensors + values
+    more = f", {len(told) - SHOWN} more" if len(told) > SHOWN else ""
     mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
-    return ", ".join([*tensors[:SHOWN], "grad mode" if torch.is_grad_enabled() else mode]) + more
+    return ", ".join([*told[:SHOWN], "grad mode" if torch.is_grad_enabled() else mode]) + more
+
+
+def _leaves(arguments: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """What is no container, with the expression that leads to it."""
+    for name, argument in arguments.items():
+        yield from _below(name, argument, DEEPEST)
+
+
+def _below(path: str, value: Any, depth: int) -> Iterator[tuple[str, object]]:
+    inner: Iterator[tuple[str, Any]]
+    if depth == 0:
+        return
+    if isinstance(value, dict):
+        inner = ((f"[{reprlib.repr(key)}]", each) for key, each in value.items())
+    elif isinstance(value, (list, tuple)):
+        inner = ((f"[{index}]", each) for index, each in enumerate(value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        inner = ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+    else:
+        yield path, value
+        return
+    for step, each in inner:
+        yield from _below(path + step, each, depth - 1)

@@ -189,9 +189,13 @@ def apply(policy: Policy = POLICY) -> None:
             f"torch cannot make its cache directory {error.filename} ({error.strerror}): "
             "set TORCHINDUCTOR_CACHE_DIR to a directory that can be written"
         ) from error
-    # "No CUDA runtime is found" is said at every compile on a machine without a GPU: the guard has told the device.
     if not torch.cuda.is_available():
+        # "No CUDA runtime is found" is said at every compile on a machine without a GPU: the guard has told the device.
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+        # A CUDA build without a GPU makes a device guard in the first thread that compiles, keeps it for the process,
+        # and frees it with that thread: the next compile is a segmentation fault. This thread does not end before it.
+        if threading.current_thread() is threading.main_thread() and hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+            torch._C._ensureCUDADeviceGuardSet()  # torch/_subclasses/fake_tensor.py: FakeTensorMode.__enter__
 
 
 def _refused(error: ValueError, environ: Mapping[str, str]) -> ConfigError | None:
@@ -215,21 +219,35 @@ class PolicyThread(threading.Thread):
         super().run()
 
 
+_forbidden = False
+"""Whether ``forbid_recompiles`` is to hold; torch's stance can be set by anybody."""
+
+
 def forbid_recompiles() -> None:
     """From here on, a compilation is an error that names the guard that failed: every graph is known by now.
 
     Process-wide, every thread at once, and nothing else changes: ``compiled.py`` turns torch's words into one line.
+    Whoever sets another stance takes it away without a word: ``preflight.check(tries=False)`` tells (CMP010).
     """
+    global _forbidden
     import torch
 
     torch.compiler.set_stance("fail_on_recompile")
+    _forbidden = True
 
 
 def allow_recompiles() -> None:
     """Undo ``forbid_recompiles``."""
+    global _forbidden
     import torch
 
     torch.compiler.set_stance("default")
+    _forbidden = False
+
+
+def recompiles_are_forbidden() -> bool:
+    """Whether ``forbid_recompiles`` was called last, not ``allow_recompiles``; torch's stance may be another by now."""
+    return _forbidden
 
 
 def as_record(policy: Policy) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from dflash.compile.checks import BEHAVIOUR_CHECKS, STATE_CHECKS
 from dflash.compile.machine import CHECKS as MACHINE_CHECKS
 from dflash.compile.machine import look_at_machine
 from dflash.compile.policy import POLICY, Policy
+from dflash.errors import ConfigError
 from envguard.errors import CRASHED, FINDINGS, OK, CheckCrashed, ToolError, UsageError
 from envguard.findings import Finding, run_checks
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from dflash.compile.behaviour import Hazard
 
 _judging = threading.Lock()
+
+UNFIT_FOR_TRIES = ("error_on_recompile", "compiled_autograd")
+"""Settings of Dynamo with which the tries themselves fail; training can have them."""
 
 STATUS = {OK: "pass", FINDINGS: "fail", CRASHED: "error"}
 
@@ -96,9 +100,15 @@ def check(
     any thread. ``more``: findings of others to report along.
 
     Raises:
-        UsageError: ``tries`` after ``forbid_recompiles``: they compile.
-        CheckCrashed: this torch lacks something that is read, or another thread gives no answer.
+        UsageError: ``tries`` after ``forbid_recompiles``, or under a setting that they do not survive.
+        ConfigError: ``policy`` is none, or ``needed_graphs`` no number of graphs.
+        CheckCrashed: this torch lacks something that is read, another thread gives no answer, or a try met an error
+            that is no answer, such as one that a setting of Dynamo makes.
     """
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"preflight.check: got policy={policy!r}, allowed is a Policy, such as policy.POLICY")
+    if not isinstance(needed_graphs, int) or needed_graphs < 0:
+        raise ConfigError(f"preflight.check: got needed_graphs={needed_graphs!r}, allowed are whole numbers from 0")
     with _judging:
         return _judge(stage, policy, needed_graphs, tries, may_repair, more)
 
@@ -123,6 +133,11 @@ def _judge(
             f"preflight ({stage}): its tries compile, which is forbidden by now: check before forbid_recompiles, "
             f"or with tries=False"
         )
+    if tries and (unfit := [name for name in UNFIT_FOR_TRIES if getattr(torch._dynamo.config, name, False)]):
+        raise UsageError(
+            f"preflight ({stage}): its tries do not work under torch._dynamo.config.{unfit[0]}: "
+            f"check before it is set, or with tries=False"
+        )
     repaired = repair(state, policy) if may_repair else ()
     if repaired:
         state = look(policy, needed_graphs)
@@ -130,7 +145,16 @@ def _judge(
     broken = tuple(finding for finding in found if finding.status != "skip")
     hazards: tuple[Hazard, ...] = ()
     if tries and not broken:
-        behaviour = try_out(policy)
+        try:
+            behaviour = try_out(policy)
+        except ToolError:
+            raise
+        except Exception as error:
+            words = str(error).strip().partition("\n")[0]
+            raise CheckCrashed(
+                f"preflight ({stage}): its tries do not work here ({type(error).__name__}: {words}): take back "
+                f"what was set in torch._dynamo.config before"
+            ) from error
         hazards = behaviour.hazards
         broken += run_checks(BEHAVIOUR_CHECKS, behaviour)
     return Preflight(

@@ -2,7 +2,8 @@
 
 In: what is being done, and a time. Out: nothing, or an ended process. A deadlock cannot be broken from inside (its
 threads wait in C), so a stall ends the run; ``on_stall`` records why before that. A thread of our own watches; where a
-hang holds the interpreter's lock too, ``faulthandler`` writes the stacks from C ten seconds later and exits.
+hang holds the interpreter's lock too, ``faulthandler`` writes the stacks from C ten seconds later and exits: it has one
+clock for the process, which is set for whichever watch is due first.
 """
 
 from __future__ import annotations
@@ -10,26 +11,45 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import reprlib
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import IO
 
 from dflash.errors import ConfigError
 from envguard.errors import FINDINGS
 
 LONGEST = 1e7
 GRACE = 10.0  # seconds for our own thread before faulthandler ends the process
+TELLING = 5.0  # seconds for stderr, which may be a pipe that nobody reads
+
+_clock = threading.RLock()
+"""Held while faulthandler's clock is set; reentrant, since a signal handler may beat."""
+_watches: list[_Watch] = []
+"""Those going on."""
+_nowhere: list[IO[str]] = []
+"""What faulthandler writes to where stderr is closed; open for as long as the process."""
 
 
 def end_process(message: str, stacks: str) -> None:
     """What a stall does unless told otherwise: everything on stderr, exit 1."""
-    if sys.stderr is not None:  # print would take stdout instead
-        with contextlib.suppress(OSError, ValueError):  # closed
-            print(f"{stacks}\nerror: {message}", file=sys.stderr, flush=True)
+    telling = threading.Thread(target=_tell, args=(f"{stacks}\nerror: {message}",), daemon=True)
+    telling.start()
+    telling.join(TELLING)
     os._exit(FINDINGS)
+
+
+def _tell(text: str) -> None:
+    stream = sys.stderr
+    if stream is None:  # print would take stdout instead
+        return
+    with contextlib.suppress(OSError, ValueError, LookupError):  # closed
+        encoding = stream.encoding or "ascii"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
 
 
 @contextmanager
@@ -38,22 +58,31 @@ def watch_stall(
 ) -> Iterator[Callable[[], None]]:
     """Call ``on_stall(message, stacks)`` once if ``seconds`` pass without an end or a beat; yields the beat.
 
-    One at a time in a process: ``faulthandler``'s clock is shared.
+    Several may go on at once, in one thread or in many. A beat after the end does nothing.
 
     Raises:
-        ConfigError: ``seconds`` is no time that a clock can wait.
+        ConfigError: ``seconds`` is no time that a clock can wait, or ``on_stall`` cannot be called.
     """
-    if not 0 < seconds <= LONGEST:
-        raise ConfigError(f"watch_stall: got {seconds:g} seconds, allowed is more than 0 and at most {LONGEST:g}")
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= LONGEST:
+        raise ConfigError(
+            f"watch_stall: got {reprlib.repr(seconds)} seconds, allowed is more than 0 and at most {LONGEST:g}"
+        )
+    if not callable(on_stall):
+        raise ConfigError(f"watch_stall: got on_stall={reprlib.repr(on_stall)}, allowed is something to call")
     watch = _Watch(what, seconds, on_stall)
-    watch.beat()
+    with _clock:
+        _watches.append(watch)
+        _set_clock()
     thread = threading.Thread(target=watch.run, name="stall-watch", daemon=True)
     thread.start()
     try:
         yield watch.beat
     finally:
+        with _clock:
+            if watch in _watches:
+                _watches.remove(watch)
+            _set_clock()
         watch.done.set()
-        faulthandler.cancel_dump_traceback_later()
         thread.join()
 
 
@@ -67,6 +96,39 @@ def thread_stacks() -> str:
     return "\n".join(parts)
 
 
+_forked_meanwhile = False
+"""The clock was running when this process was forked: touched in the child it waits for a thread that is not there."""
+
+
+def _after_fork() -> None:
+    global _forked_meanwhile
+    _forked_meanwhile = _forked_meanwhile or bool(_watches)
+    _watches.clear()  # a child has none of their threads
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _set_clock() -> None:
+    """For the watch that is due first; none, and it stands still."""
+    if _forked_meanwhile:  # our own threads remain
+        return
+    if not _watches:
+        faulthandler.cancel_dump_traceback_later()
+        return
+    due = min(watch.last + watch.seconds for watch in _watches) - time.monotonic()
+    try:
+        faulthandler.dump_traceback_later(max(0.0, due) + GRACE, exit=True, file=sys.__stderr__ or _null())
+    except (OSError, ValueError):  # closed: to no place, but it ends
+        faulthandler.dump_traceback_later(max(0.0, due) + GRACE, exit=True, file=_null())
+
+
+def _null() -> IO[str]:
+    if not _nowhere:
+        _nowhere.append(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    return _nowhere[0]
+
+
 class _Watch:
     def __init__(self, what: str, seconds: float, on_stall: Callable[[str, str], None]) -> None:
         self.what = what
@@ -76,11 +138,10 @@ class _Watch:
         self.last = time.monotonic()
 
     def beat(self) -> None:
-        self.last = time.monotonic()
-        stderr = sys.__stderr__
-        if stderr is not None:
-            with contextlib.suppress(OSError, ValueError):  # closed: our own thread still ends the process
-                faulthandler.dump_traceback_later(self.seconds + GRACE, exit=True, file=stderr)
+        with _clock:
+            self.last = time.monotonic()
+            if self in _watches:
+                _set_clock()
 
     def run(self) -> None:
         while not self.done.wait(max(0.0, self.last + self.seconds - time.monotonic())):

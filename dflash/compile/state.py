@@ -10,8 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,15 +24,18 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dflash.compile.machine import is_on
-from dflash.compile.policy import Policy
+from dflash.compile.policy import Policy, recompiles_are_forbidden
 
 TORCH_DIR = os.path.join(os.path.dirname(torch.__file__), "")
 """With the separator at its end: torchao's directory begins like torch's."""
 FX_FILE = tracing.__file__
 EVAL_FRAME_FILE = torch._dynamo.eval_frame.__file__
+COMPILE_FILE = torch._dynamo.convert_frame.__file__
 MODULE_FILE = os.path.join(TORCH_DIR, "nn", "modules", "module.py")
 PATCHERS = ("sglang", "flashinfer", "vllm", "transformers", "peft", "accelerate", "unsloth", "deepspeed", "torchao")
 """Packages that are known to replace parts of torch when imported; those that are here are named beside a finding."""
+
+LOOKS = 4
 
 EAGER_SETTINGS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     ("disable", False, ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")),
@@ -55,6 +59,8 @@ class TorchState:
     """(): functions of torch.fx that are not torch's, and their file."""
     running_traces: int
     """0: threads that are inside ``Tracer.trace`` at this moment."""
+    running_compiles: int
+    """Those of them that are within a compilation: flag, patcher and patches are its own, and end with it."""
     compiling: bool
     exporting: bool
     frame_override: bool
@@ -65,7 +71,9 @@ class TorchState:
     tracing_context: bool
     jit_tracing: bool
     stance: str
-    """"default"."""
+    """"default", or "fail_on_recompile"."""
+    forbidden: bool
+    """Whether ``forbid_recompiles`` asked for the latter."""
     eager_settings: tuple[tuple[str, object], ...]
     """(): settings of Dynamo that fall back to eager code, and their values."""
     recompile_limit: int
@@ -82,17 +90,35 @@ class TorchState:
 
 
 def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
-    """Read the state of this thread and process."""
+    """Read the state of this thread and process.
+
+    A trace of another thread begins or ends between two readings: what looks like its leavings is read again.
+    """
+    for _ in range(LOOKS):
+        traces = _running_traces()
+        state = _read(policy, needed_graphs)
+        if traces != (0, 0) and not state.running_traces:  # it has ended meanwhile
+            state = replace(state, running_traces=traces[0], running_compiles=traces[1])
+        if state.running_traces or not (state.tracing_flag or state.patcher or state.foreign_methods):
+            break
+        time.sleep(0.001)
+    return state
+
+
+def _read(policy: Policy, needed_graphs: int) -> TorchState:
     config: Any = torch._dynamo.config
     flex = importlib.import_module("torch.nn.attention.flex_attention")
+    flag, patcher = _flag(), tracing.CURRENT_PATCHER is not None
+    foreign_methods = tuple(
+        (name, file)
+        for name in ("__call__", "__getattr__")
+        if (file := _file(getattr(torch.nn.Module, name))) != MODULE_FILE
+    )
+    running_traces, running_compiles = _running_traces()
     return TorchState(
-        tracing_flag=_flag(),
-        patcher=tracing.CURRENT_PATCHER is not None,
-        foreign_methods=tuple(
-            (name, file)
-            for name in ("__call__", "__getattr__")
-            if (file := _file(getattr(torch.nn.Module, name))) != MODULE_FILE
-        ),
+        tracing_flag=flag,
+        patcher=patcher,
+        foreign_methods=foreign_methods,
         foreign_functions=tuple(
             (name, file)
             for name, function in (
@@ -101,7 +127,8 @@ def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
             )
             if not (file := _file(function)).startswith(TORCH_DIR)
         ),
-        running_traces=_running_traces(),
+        running_traces=running_traces,
+        running_compiles=running_compiles,
         compiling=torch.compiler.is_compiling(),
         exporting=torch.compiler.is_exporting(),
         frame_override=not _is_on_a_stack(EVAL_FRAME_FILE, "compile_wrapper") and _frame_override(),
@@ -110,6 +137,7 @@ def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
         tracing_context=torch._guards.TracingContext.try_get() is not None,
         jit_tracing=torch._C._is_tracing(),
         stance=torch._dynamo.eval_frame._stance.stance,
+        forbidden=recompiles_are_forbidden(),
         eager_settings=tuple(
             (name, getattr(config, name))
             for name, sound, variables in EAGER_SETTINGS
@@ -178,22 +206,26 @@ def _frame_override() -> bool:
     return bool(now != none)
 
 
-def _running_traces() -> int:
-    """Threads with ``Tracer.trace`` on their stack: a flag that is set meanwhile is no leak."""
-    return _is_on_a_stack(FX_FILE, "trace")
+def _running_traces() -> tuple[int, int]:
+    """Threads with ``Tracer.trace`` on their stack, and those that compile: a flag that is set meanwhile is no leak."""
+    stacks = [stack for stack in _stacks() if (FX_FILE, "trace") in stack]
+    return len(stacks), sum((COMPILE_FILE, "_compile") in stack for stack in stacks)
 
 
-def _is_on_a_stack(file: str, function: str) -> int:
-    """Threads that are inside a function."""
-    count = 0
+def _is_on_a_stack(file: str, function: str) -> bool:
+    """Whether a thread is inside a function."""
+    return any((file, function) in stack for stack in _stacks())
+
+
+def _stacks() -> Iterator[set[tuple[str, str]]]:
+    """File and name of the functions that each thread is in."""
     for frame in sys._current_frames().values():
+        stack: set[tuple[str, str]] = set()
         here: Any = frame
         while here is not None:
-            if here.f_code.co_filename == file and here.f_code.co_name == function:
-                count += 1
-                break
+            stack.add((here.f_code.co_filename, here.f_code.co_name))
             here = here.f_back
-    return count
+        yield stack
 
 
 def _function_modes() -> tuple[str, ...]:

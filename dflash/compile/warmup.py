@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from dflash.compile.account import CompileAccount, CompileWatch
 from dflash.compile.stall import end_process, watch_stall
 from dflash.console import say, stage
+from dflash.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +25,10 @@ class Graph:
     name: str
     run: Callable[[], None]
     """Runs it once, forward and backward, leaving no gradient behind."""
+
+    def __post_init__(self) -> None:
+        if not callable(self.run):
+            raise ConfigError(f"Graph {self.name}: got run={self.run!r}, allowed is something to call")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +87,7 @@ def start_compiler() -> None:
 
 
 def warm_up(
-    graphs: Iterable[Graph],
+    graphs: Iterable[Graph] | Graph,
     watch: CompileWatch,
     *,
     stall_seconds: float = 1800.0,
@@ -91,9 +96,11 @@ def warm_up(
     """Run every graph once, in order; ``on_stall`` is called where one takes longer than ``stall_seconds``.
 
     Raises:
-        ConfigError: ``stall_seconds`` is no time that a clock can wait.
+        ConfigError: ``stall_seconds`` is no time that a clock can wait, or there is something that is no ``Graph``.
     """
-    graphs = tuple(graphs)
+    graphs = tuple(graphs) if isinstance(graphs, Iterable) else (graphs,)
+    if strange := [graph for graph in graphs if not isinstance(graph, Graph)]:
+        raise ConfigError(f"warm_up: got {strange[0]!r}, allowed are Graphs")
     if not graphs:
         return ()
     warmed: list[Warmed] = []

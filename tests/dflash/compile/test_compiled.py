@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable
@@ -217,3 +218,123 @@ def test_whatever_is_compiled_is_named_with_the_shapes_of_its_tensors(
         compiled(*arguments(3))
     assert str(raised.value).startswith(begins)
     assert names in str(raised.value)
+
+
+@dataclasses.dataclass
+class Batch:
+    tokens: Tensor
+    scale: float = 1.0
+
+
+def test_a_python_value_is_told_with_its_remedy() -> None:
+    compiled = compile_function(lambda x, scale=1.0: (x * scale).sum(), backend="aot_eager")
+    compiled(torch.ones(4))
+    policy.forbid_recompiles()
+    with pytest.raises(
+        RecompileError, match=r"scale == 1.0; called with x \[4\] .*, scale=0.5, .*value of the warm-up"
+    ):
+        compiled(torch.ones(4), scale=0.5)
+
+
+def test_what_is_in_a_dataclass_is_told() -> None:
+    compiled = compile_function(lambda batch: batch.tokens * batch.scale, backend="aot_eager")
+    compiled(Batch(torch.ones(4)))
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError, match=r"called with batch.tokens \[4\] float32 cpu, batch.scale=0.5, grad mode"):
+        compiled(Batch(torch.ones(4), 0.5))
+
+
+@pytest.mark.parametrize(
+    ("change", "back", "remedy"),
+    [
+        (lambda: torch.set_num_threads(1), lambda: torch.set_num_threads(2), "torch.set_num_threads"),
+        (
+            lambda: torch.use_deterministic_algorithms(True),
+            lambda: torch.use_deterministic_algorithms(False),
+            "torch.use_deterministic_algorithms",
+        ),
+        (
+            lambda: torch.set_default_dtype(torch.float64),
+            lambda: torch.set_default_dtype(torch.float32),
+            "torch.set_default_dtype",
+        ),
+        (lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None), "torch.set_default_device"),
+    ],
+    ids=["threads", "deterministic", "dtype", "device"],
+)
+def test_a_setting_of_the_process_is_told_with_its_remedy(
+    change: Callable[[], None], back: Callable[[], None], remedy: str
+) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    x = torch.ones(3)
+    compiled = compile_function(lambda x: x * 2, backend="aot_eager")
+    compiled(x)
+    policy.forbid_recompiles()
+    change()
+    try:
+        with pytest.raises(RecompileError, match=f"set {remedy} as in the warm-up"):
+            compiled(x)
+    finally:
+        back()
+        torch.set_num_threads(threads)
+
+
+def test_what_reset_forgot_is_told_as_such() -> None:
+    _, step = compiled_pair()
+    step(torch.ones(3, 4), torch.ones(4))
+    policy.forbid_recompiles()
+    torch._dynamo.reset()
+    with pytest.raises(RecompileError, match=r"or torch\._dynamo\.reset \(strict export, too\) has forgotten it"):
+        step(torch.ones(3, 4), torch.ones(4))
+
+
+def test_torchs_own_setting_that_forbids_is_told_in_the_same_words() -> None:
+    _, step = compiled_pair()
+    step(torch.ones(3, 4), torch.ones(4))
+    with (
+        torch._dynamo.config.patch(error_on_recompile=True),
+        pytest.raises(
+            RecompileError, match=r"size mismatch at index 0. expected 3, actual 5; called with features \[5"
+        ),
+    ):
+        step(torch.ones(5, 4), torch.ones(4))
+
+
+class Unspeakable(RuntimeError):
+    def __str__(self) -> str:
+        raise ZeroDivisionError("of its words")
+
+
+@pytest.mark.parametrize("error", [Unspeakable(), ValueError("torch.compile stance is 'fail_on_recompile'")])
+def test_an_error_of_the_functions_own_is_never_taken_for_torchs(error: Exception) -> None:
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., object]:
+        def run(*_args: object) -> object:
+            raise error
+
+        return run
+
+    compiled = compile_function(lambda x: x * 2, backend=cast(str, backend))
+    with pytest.raises(type(error)) as raised:
+        compiled(torch.ones(1))
+    assert raised.value is error
+
+
+def _ring() -> list[object]:
+    ring: list[object] = [torch.ones(1)]
+    ring.append(ring)
+    return ring
+
+
+class Key:
+    def __repr__(self) -> str:
+        raise ZeroDivisionError("of its words")
+
+
+@pytest.mark.parametrize("argument", [_ring(), {Key(): torch.ones(2)}, [torch.ones(1)] * 20_000])
+def test_arguments_that_are_hard_to_describe_hide_nothing(argument: object) -> None:
+    compiled = compile_function(lambda x, more: x * 2, backend="aot_eager")
+    compiled(torch.ones(2), None)
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError, match="a new graph would be needed"):
+        compiled(torch.ones(3), argument)

@@ -169,3 +169,30 @@ def test_a_thread_can_have_a_policy_with_more_room() -> None:
     thread.start()
     thread.join()
     assert seen == [777]
+
+
+ONE_AFTER_THE_OTHER = """
+import threading
+from dflash.compile import policy
+import torch
+policy.apply()
+
+def compile_one(number):
+    policy.apply()
+    torch.compile(lambda x: x * number, backend="aot_eager", fullgraph=True)(torch.ones(3))
+
+for number in range(3):
+    thread = threading.Thread(target=compile_one, args=(number,))
+    thread.start()
+    thread.join()
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_threads_that_compile_one_after_the_other_do_not_crash() -> None:
+    """A CUDA build of torch 2.11 without a GPU: the second compile met what the first thread took along at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -20,6 +20,7 @@ from dflash.compile.checks import BEHAVIOUR_CHECKS, STATE_CHECKS
 from dflash.compile.gpu import CHECKS as GPU_CHECKS
 from dflash.compile.gpu import FlexFailed, FlexOnDevice
 from dflash.compile.policy import POLICY
+from dflash.errors import ConfigError
 from envguard.errors import CheckCrashed, ProbeError, UsageError
 from envguard.findings import run_checks
 
@@ -60,6 +61,34 @@ def test_tries_after_compiling_is_forbidden_are_refused_and_the_rest_still_runs(
     with pytest.raises(UsageError, match="tries=False"):
         preflight.check()
     assert preflight.check(tries=False).findings == ()
+
+
+@pytest.mark.parametrize("setting", ["error_on_recompile", "compiled_autograd"])
+def test_a_setting_that_the_tries_do_not_survive_is_refused(setting: str) -> None:
+    with torch._dynamo.config.patch({setting: True}):
+        with pytest.raises(UsageError, match=f"{setting}: check before it is set"):
+            preflight.check()
+        assert preflight.check(tries=False).findings == ()
+
+
+def test_a_try_that_meets_an_error_of_its_own_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_policy: object) -> None:
+        raise AssertionError("of torch\nwith more lines")
+
+    monkeypatch.setattr(behaviour, "_warm_call_during_a_trace", fails)
+    with pytest.raises(
+        CheckCrashed, match=r"^preflight \(now\): its tries do not work here \(AssertionError: of torch\)"
+    ):
+        preflight.check()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"policy": None}, "policy=None"), ({"needed_graphs": "3"}, "'3'"), ({"needed_graphs": -1}, "needed_graphs=-1")],
+)
+def test_what_is_no_policy_and_no_number_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        preflight.check(tries=False, **options)
 
 
 TOGETHER = """

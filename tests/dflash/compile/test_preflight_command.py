@@ -59,6 +59,16 @@ def test_a_cache_directory_that_torch_cannot_make_is_a_finding_with_its_remedy()
     assert "TORCHINDUCTOR_CACHE_DIR" in stage["findings"][0]["fix"]
 
 
+def test_a_place_that_only_torch_finds_unusable_is_a_finding_too() -> None:
+    """Its rights say that it can be written."""
+    done = run_preflight("", "--json", TORCHINDUCTOR_CACHE_DIR="/proc/dflash")
+    assert done.returncode == 1
+    [stage] = json.loads(done.stdout)["stages"]
+    assert stage["stage"] == "before torch"
+    assert "DFL002" in [finding["id"] for finding in stage["findings"]]
+    assert "Traceback" not in done.stderr
+
+
 def test_settings_without_a_configuration_are_refused() -> None:
     done = run_preflight("", "--set", "run.steps=3")
     assert done.returncode == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,14 +15,16 @@ import torch._dynamo
 import torch._functorch.config
 import torch.fx._symbolic_trace as tracing
 
-from dflash.compile import behaviour, preflight
+from dflash.compile import behaviour, policy, preflight
 from dflash.compile.state import FX_FILE
 
 from .preflight_faults import (
     FLAG_IS_SHARED,
+    ROOT,
     broken,
     foreign_call,
     replaced,
+    stance,
 )
 
 pytestmark = pytest.mark.usefixtures("policy_in_force")
@@ -154,3 +158,51 @@ def test_settings_that_an_import_changed_are_put_back() -> None:
         assert result.findings == ()
         assert "recompile_limit" in result.repaired[0]
         assert torch._dynamo.config.recompile_limit >= 64
+
+
+BESIDE_A_COMPILE = """
+import threading
+from dflash.compile import policy
+import torch
+policy.apply(policy.POLICY.with_room(1000))
+from dflash.compile import preflight
+
+done = threading.Event()
+
+def compile_much():
+    for number in range(60):
+        def f(x):
+            return (torch.relu(x) * number).sum()
+        torch.compile(f, fullgraph=True, dynamic=False, backend="aot_eager")(torch.ones(3, requires_grad=True))
+    done.set()
+
+thread = threading.Thread(target=compile_much)
+thread.start()
+said = []
+checks = 0
+while not done.is_set():
+    result = preflight.check(tries=False)
+    said += [finding.id for finding in result.findings] + list(result.repaired)
+    checks += 1
+thread.join()
+print(said, checks > 20, preflight.check(tries=False).findings)
+"""
+
+
+def test_a_compile_going_on_in_another_thread_is_no_leak() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_A_COMPILE], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[] True ()"
+
+
+def test_a_stance_that_took_forbid_recompiles_away_is_told() -> None:
+    policy.forbid_recompiles()
+    with stance("default"):
+        [finding] = preflight.check(tries=False).findings
+        assert (finding.id, finding.fix.partition(",")[0]) == ("CMP010", "call forbid_recompiles again")
+        assert preflight.check().findings == (finding,), "nothing is tried in such a state"
+        policy.forbid_recompiles()
+        assert preflight.check(tries=False).findings == ()
+        policy.allow_recompiles()
+        assert preflight.check(tries=False).findings == ()

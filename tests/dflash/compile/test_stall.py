@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,13 @@ def test_a_deadlock_ends_with_the_stacks_of_every_thread() -> None:
 
 
 @pytest.mark.parametrize(
-    "closing", ["import os; os.close(2)", "import sys; sys.__stderr__.close()", "import sys; sys.stderr = None"]
+    "closing",
+    [
+        "import os; os.close(2)",
+        "import sys; sys.__stderr__.close()",
+        "import sys; sys.stderr = None",
+        "import sys; sys.stderr = sys.__stderr__ = None",
+    ],
 )
 def test_a_stall_ends_without_a_place_to_tell_it(closing: str) -> None:
     done = run(f"{closing}\n{DEADLOCK}")
@@ -68,16 +75,89 @@ def test_a_stall_ends_without_a_place_to_tell_it(closing: str) -> None:
     assert done.stdout == "", "which is for data"
 
 
+HOLDS_THE_LOCK = """
+import re, sys
+from dflash.compile import stall
+stall.GRACE = 1.0
+"""
+FOR_EVER = "re.match('(a+)+$', 'a' * 60 + 'b')"
+"""No Python code can run then, only faulthandler's clock."""
+
+
 def test_a_hang_that_holds_the_interpreters_lock_ends_too() -> None:
-    """No Python code can run then, only faulthandler's clock: a regular expression that takes for ever."""
-    code = (
-        "import re\nfrom dflash.compile import stall\nstall.GRACE = 1.0\n"
-        "with stall.watch_stall('compiling', 0.5):\n    re.match('(a+)+$', 'a' * 60 + 'b')"
-    )
-    done = run(code)
+    done = run(f"{HOLDS_THE_LOCK}\nwith stall.watch_stall('compiling', 0.5):\n    {FOR_EVER}")
     assert done.returncode == 1
     assert "Timeout" in done.stderr
     assert "most recent call first" in done.stderr
+
+
+@pytest.mark.parametrize("closing", ["sys.__stderr__.close()", "sys.__stderr__ = None"])
+def test_it_ends_without_a_place_to_tell_it(closing: str) -> None:
+    done = run(f"{HOLDS_THE_LOCK}\n{closing}\nwith stall.watch_stall('compiling', 0.5):\n    {FOR_EVER}")
+    assert done.returncode == 1
+
+
+def test_a_watch_within_another_leaves_the_others_clock_going() -> None:
+    inner = "with stall.watch_stall('inner', 60) as beat:\n        beat()"
+    done = run(f"{HOLDS_THE_LOCK}\nwith stall.watch_stall('outer', 0.5):\n    {inner}\n    {FOR_EVER}")
+    assert done.returncode == 1
+    assert "Timeout (0:00:01" in done.stderr
+
+
+def test_a_beat_after_the_end_does_nothing() -> None:
+    code = f"""{HOLDS_THE_LOCK}
+import time
+with stall.watch_stall("over", 0.2) as beat:
+    pass
+beat()
+time.sleep(2)
+print("went on")
+"""
+    done = run(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
+
+
+def test_a_forked_child_is_not_ended_for_its_parents_work() -> None:
+    code = f"""{HOLDS_THE_LOCK}
+import os, time
+with stall.watch_stall("parent", 1.0, lambda message, stacks: None) as beat:
+    child = os.fork()
+    if child == 0:
+        with stall.watch_stall("child", 60):
+            time.sleep(3)
+        os._exit(7)
+    for _ in range(8):
+        time.sleep(0.5)
+        beat()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = run(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
+
+
+def test_a_stall_ends_though_nobody_reads_what_it_tells() -> None:
+    code = f"""
+import os, sys, time
+from dflash.compile import stall
+stall.TELLING = 0.5
+read, write = os.pipe()
+os.dup2(write, 2)
+os.set_blocking(2, False)
+try:
+    while True:
+        os.write(2, b"x" * 4096)
+except BlockingIOError:
+    os.set_blocking(2, True)
+{DEADLOCK}"""
+    assert run(code).returncode == 1
+
+
+def test_letters_that_stderr_cannot_show_hide_nothing() -> None:
+    code = f"import io, sys\nsys.stderr = io.TextIOWrapper(sys.stderr.buffer, 'ascii')\n{DEADLOCK}"
+    done = run(code.replace("holder_of_b", "größe"))
+    assert done.returncode == 1
+    assert "gr\\xf6" in done.stderr
+    assert "error: compiling: no progress" in done.stderr
 
 
 def test_a_run_that_hangs_is_recorded_as_hung(tmp_path: Path) -> None:
@@ -127,8 +207,16 @@ def test_it_is_called_once_and_an_exception_passes_through() -> None:
     assert "time.sleep(0.5)" in stalls[0][1]
 
 
-@pytest.mark.parametrize("seconds", [0.0, -1.0, -20.0, 1e30, float("inf"), float("nan")])
-def test_a_time_that_no_clock_can_wait_is_refused_before_anything_starts(seconds: float) -> None:
+def test_what_cannot_be_called_is_refused_before_it_would_be() -> None:
+    on_stall: Any = None
+    with pytest.raises(ConfigError, match=r"got on_stall=None, allowed"), watch_stall("work", 1.0, on_stall):
+        pass
+
+
+@pytest.mark.parametrize(
+    "seconds", [0.0, -1.0, -20.0, 1e30, float("inf"), float("nan"), 10**400, "600", None, [], True]
+)
+def test_a_time_that_no_clock_can_wait_is_refused_before_anything_starts(seconds: Any) -> None:
     stalls: list[str] = []
     with (
         pytest.raises(ConfigError, match=r"watch_stall: got .* seconds"),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from dflash.anchors import choose_anchors, make_batch
-from dflash.compile import policy
+from dflash.compile import policy, warmup
 from dflash.compile.account import CompileWatch
 from dflash.compile.compiled import RecompileError, compile_function
 from dflash.compile.ranks import first_rank_first, see_own_gpu
@@ -337,3 +337,21 @@ def test_flex_attention_is_refused_where_it_would_not_be_compiled() -> None:
     assert attention_kind(eager, torch.device("cpu")) == "sdpa"
     with pytest.raises(ConfigError, match=r"compile\.enabled = false with flex attention, which is dense"):
         attention_kind(eager, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("graphs", [[5], Graph(name="a", run=lambda: None), None])
+def test_only_graphs_are_warmed_and_one_alone_will_do(
+    graphs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warmup, "start_compiler", lambda: None)  # no pool of processes in the tests' own
+    watch = CompileWatch(cast(Path, str(tmp_path)))  # as a string, as most write it
+    if isinstance(graphs, Graph):
+        assert [warmed.name for warmed in warm_up(graphs, watch)] == [graphs.name]
+    else:
+        with pytest.raises(ConfigError, match=r"warm_up: got (5|None), allowed are Graphs"):
+            warm_up(graphs, watch)
+
+
+def test_a_graph_that_cannot_be_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Graph a: got run=None"):
+        Graph(name="a", run=cast(Any, None))
