@@ -8,11 +8,13 @@ and in each worker thread (modes, transforms, and from torch 2.12 settings are t
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -62,6 +64,7 @@ class TorchState:
     running_compiles: int
     """Those of them that are within a compilation: flag, patcher and patches are its own, and end with it."""
     compiling: bool
+    """False: ``is_compiling()``, which from torch 2.13 is of the process, while no thread compiles."""
     exporting: bool
     frame_override: bool
     """False: what a fullgraph call sets for the frames below it, while no compiled call is going on."""
@@ -92,14 +95,12 @@ class TorchState:
 def look(policy: Policy, needed_graphs: int = 1) -> TorchState:
     """Read the state of this thread and process.
 
-    A trace of another thread begins or ends between two readings: what looks like its leavings is read again.
+    A trace or a call of another thread may begin or end meanwhile: what looks like its leavings is read again.
     """
     for _ in range(LOOKS):
-        traces = _running_traces()
         state = _read(policy, needed_graphs)
-        if traces != (0, 0) and not state.running_traces:  # it has ended meanwhile
-            state = replace(state, running_traces=traces[0], running_compiles=traces[1])
-        if state.running_traces or not (state.tracing_flag or state.patcher or state.foreign_methods):
+        left = not state.running_traces and (state.tracing_flag or state.patcher or state.foreign_methods)
+        if not (left or state.compiling or state.frame_override):
             break
         time.sleep(0.001)
     return state
@@ -109,12 +110,15 @@ def _read(policy: Policy, needed_graphs: int) -> TorchState:
     config: Any = torch._dynamo.config
     flex = importlib.import_module("torch.nn.attention.flex_attention")
     flag, patcher = _flag(), tracing.CURRENT_PATCHER is not None
+    compiling, frame_override = torch.compiler.is_compiling(), _frame_override()
     foreign_methods = tuple(
         (name, file)
         for name in ("__call__", "__getattr__")
         if (file := _file(getattr(torch.nn.Module, name))) != MODULE_FILE
     )
-    running_traces, running_compiles = _running_traces()
+    # Whose they are, only where there is anything: frames of threads that run are not read without need.
+    stacks = _stacks() if flag or patcher or foreign_methods or compiling or frame_override else ()
+    traces = [stack for stack in stacks if (FX_FILE, "trace") in stack]
     return TorchState(
         tracing_flag=flag,
         patcher=patcher,
@@ -127,11 +131,11 @@ def _read(policy: Policy, needed_graphs: int) -> TorchState:
             )
             if not (file := _file(function)).startswith(TORCH_DIR)
         ),
-        running_traces=running_traces,
-        running_compiles=running_compiles,
-        compiling=torch.compiler.is_compiling(),
+        running_traces=len(traces),
+        running_compiles=sum((COMPILE_FILE, "_compile") in stack for stack in traces),
+        compiling=compiling and not any((COMPILE_FILE, "_compile") in stack for stack in stacks),
         exporting=torch.compiler.is_exporting(),
-        frame_override=not _is_on_a_stack(EVAL_FRAME_FILE, "compile_wrapper") and _frame_override(),
+        frame_override=frame_override and not any((EVAL_FRAME_FILE, "compile_wrapper") in stack for stack in stacks),
         modes=tuple(type(mode).__name__ for mode in _get_current_dispatch_mode_stack()) + _function_modes(),
         functorch_depth=torch._C._functorch.get_dynamic_layer_stack_depth(),
         tracing_context=torch._guards.TracingContext.try_get() is not None,
@@ -195,37 +199,33 @@ def _clear_flag() -> None:
 
 
 def _frame_override() -> bool:
-    """One for the process; torch has no reader, so it is set and set back: only while no compiled call is going on."""
+    """Whether one is set; it is the process's, and torch has no reader, so it is set and set back.
+
+    In one step of C: between two of Python a call of another thread could end, and what it had set would stay for ever.
+    """
     put: Callable[[Any], Any] | None = getattr(eval_frame, "set_eval_frame_override", None)  # 2.15 has none
     if put is None:
         return False
     none = eval_frame._EvalFrameOverride.NONE
-    now = put(none)
-    if now != none:
-        put(now)
-    return bool(now != none)
+    before, again = itertools.tee(map(put, (none,)))
+    next(map(put, before))  # put(put(none))
+    return bool(next(again) != none)
 
 
-def _running_traces() -> tuple[int, int]:
-    """Threads with ``Tracer.trace`` on their stack, and those that compile: a flag that is set meanwhile is no leak."""
-    stacks = [stack for stack in _stacks() if (FX_FILE, "trace") in stack]
-    return len(stacks), sum((COMPILE_FILE, "_compile") in stack for stack in stacks)
-
-
-def _is_on_a_stack(file: str, function: str) -> bool:
-    """Whether a thread is inside a function."""
-    return any((file, function) in stack for stack in _stacks())
-
-
-def _stacks() -> Iterator[set[tuple[str, str]]]:
+def _stacks() -> tuple[set[tuple[str, str]], ...]:
     """File and name of the functions that each thread is in."""
-    for frame in sys._current_frames().values():
-        stack: set[tuple[str, str]] = set()
-        here: Any = frame
-        while here is not None:
-            stack.add((here.f_code.co_filename, here.f_code.co_name))
-            here = here.f_back
-        yield stack
+    return tuple(_stack(frame) for frame in sys._current_frames().values())
+
+
+def _stack(frame: Any) -> set[tuple[str, str]]:
+    stack: set[tuple[str, str]] = set()
+    while frame is not None:
+        code = frame.f_code
+        if not isinstance(code, CodeType):  # Python 3.11 gave a list once: Dynamo's own frame, which was just ending
+            break
+        stack.add((code.co_filename, code.co_name))
+        frame = frame.f_back
+    return stack
 
 
 def _function_modes() -> tuple[str, ...]:

@@ -170,11 +170,14 @@ from dflash.compile import preflight
 done = threading.Event()
 
 def compile_much():
-    for number in range(60):
-        def f(x):
-            return (torch.relu(x) * number).sum()
-        torch.compile(f, fullgraph=True, dynamic=False, backend="aot_eager")(torch.ones(3, requires_grad=True))
-    done.set()
+    policy.apply(policy.POLICY.with_room(1000))  # from torch 2.12 its settings are its own
+    try:
+        for number in range(60):
+            def f(x):
+                return (torch.relu(x) * number).sum()
+            torch.compile(f, fullgraph=True, dynamic=False, backend="aot_eager")(torch.ones(3, requires_grad=True))
+    finally:
+        done.set()
 
 thread = threading.Thread(target=compile_much)
 thread.start()
