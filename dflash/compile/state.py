@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -219,7 +219,7 @@ def _stacks() -> tuple[set[tuple[str, str]], ...]:
 
 def _stack(frame: Any) -> set[tuple[str, str]]:
     stack: set[tuple[str, str]] = set()
-    while frame is not None:
+    while isinstance(frame, FrameType):
         code = frame.f_code
         if not isinstance(code, CodeType):  # Python 3.11 gave a list once: Dynamo's own frame, which was just ending
             break
