@@ -188,7 +188,7 @@ while not done.is_set():
     checks += 1
     try:
         result = preflight.check(tries=False)
-    except CheckCrashed as error:  # seen once in 60 executions: a frame that Dynamo was just ending
+    except CheckCrashed as error:  # not understood: once or twice in 60 executions
         unanswered.append(str(error))
         continue
     said += [finding.id for finding in result.findings] + list(result.repaired)
