@@ -8,11 +8,12 @@ first two (``launch.import_torch``).
 from __future__ import annotations
 
 from cache_tools.errors import StorageError
+from dflash import doctor
 from dflash.compile import policy
 from dflash.compile.preflight import Preflight, check, host_findings
 from dflash.config import Config
 from dflash.console import quiet_libraries
-from envguard.findings import Finding
+from envguard.findings import Problem, make_finding
 
 
 def inspect_compile(config: Config | None) -> list[Preflight]:
@@ -25,16 +26,8 @@ def inspect_compile(config: Config | None) -> list[Preflight]:
         policy.apply()
     except StorageError as error:  # a place whose rights say that it can be written, such as /sys
         message, _, fix = str(error).partition(": ")
-        unusable = Finding(
-            id="DFL002",
-            status="fail",
-            severity="fail",
-            subject="compile cache",
-            message=message,
-            expected=None,
-            observed=None,
-            fix=fix,
-        )
+        [check_dir] = (each for each in doctor.CHECKS if each.id == "DFL002")
+        unusable = make_finding(check_dir, Problem(subject="compile cache", message=message, fix=fix))
         return [Preflight.before_torch((*host, unusable))]
     results = [check("torch alone", tries=False, more=host)]
     quiet_libraries()

@@ -118,10 +118,11 @@ def _run(check: Check[Context], context: Context) -> list[Finding]:
         return [_unjudged(check, "error", f"the check crashed, which is a bug: {type(error).__name__}: {error}")]
     if isinstance(outcome, Skip):
         return [_unjudged(check, "skip", outcome.reason)]
-    return [_found(check, problem) for problem in problems]
+    return [make_finding(check, problem) for problem in problems]
 
 
-def _found(check: Check[Context], problem: Problem) -> Finding:
+def make_finding(check: Check[Context], problem: Problem) -> Finding:
+    """A problem as its check's finding, also where something other than ``check.run`` has met it."""
     severity = problem.severity or check.severity
     return Finding(
         id=check.id,

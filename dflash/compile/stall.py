@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from dflash.compile.stacks import read_stacks
 from dflash.errors import ConfigError
 from envguard.errors import FINDINGS
 
@@ -90,9 +91,10 @@ def thread_stacks() -> str:
     """The stacks of all threads but the calling one, as text."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
-    for ident, frame in sys._current_frames().items():
+    for ident, calls in read_stacks().items():
         if ident != threading.get_ident():
-            parts.append(f"thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}")
+            lines = traceback.format_list([(call.file, call.line, call.name, None) for call in reversed(calls)])
+            parts.append(f"thread {names.get(ident, ident)}:\n{''.join(lines)}")
     return "\n".join(parts)
 
 

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from dflash.compile.machine import is_on
 from dflash.compile.policy import Policy, recompiles_are_forbidden
+from dflash.compile.stacks import read_stacks
 
 TORCH_DIR = os.path.join(os.path.dirname(torch.__file__), "")
 """With the separator at its end: torchao's directory begins like torch's."""
@@ -38,6 +38,7 @@ PATCHERS = ("sglang", "flashinfer", "vllm", "transformers", "peft", "accelerate"
 """Packages that are known to replace parts of torch when imported; those that are here are named beside a finding."""
 
 LOOKS = 4
+"""Readings before what may be another thread's trace, call or compile that just ends counts as left behind."""
 
 EAGER_SETTINGS: tuple[tuple[str, bool, tuple[str, ...]], ...] = (
     ("disable", False, ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE")),
@@ -116,7 +117,7 @@ def _read(policy: Policy, needed_graphs: int) -> TorchState:
         for name in ("__call__", "__getattr__")
         if (file := _file(getattr(torch.nn.Module, name))) != MODULE_FILE
     )
-    # Whose they are, only where there is anything: frames of threads that run are not read without need.
+    # Whose they are, only where there is anything: stacks of threads that compile are deep.
     stacks = _stacks() if flag or patcher or foreign_methods or compiling or frame_override else ()
     traces = [stack for stack in stacks if (FX_FILE, "trace") in stack]
     return TorchState(
@@ -214,18 +215,7 @@ def _frame_override() -> bool:
 
 def _stacks() -> tuple[set[tuple[str, str]], ...]:
     """File and name of the functions that each thread is in."""
-    return tuple(_stack(frame) for frame in sys._current_frames().values())
-
-
-def _stack(frame: Any) -> set[tuple[str, str]]:
-    stack: set[tuple[str, str]] = set()
-    while isinstance(frame, FrameType):
-        code = frame.f_code
-        if not isinstance(code, CodeType):  # Python 3.11 gave a list once: Dynamo's own frame, which was just ending
-            break
-        stack.add((code.co_filename, code.co_name))
-        frame = frame.f_back
-    return stack
+    return tuple({(call.file, call.name) for call in calls} for calls in read_stacks().values())
 
 
 def _function_modes() -> tuple[str, ...]:

@@ -338,3 +338,21 @@ def test_arguments_that_are_hard_to_describe_hide_nothing(argument: object) -> N
     policy.forbid_recompiles()
     with pytest.raises(RecompileError, match="a new graph would be needed"):
         compiled(torch.ones(3), argument)
+
+
+@dataclasses.dataclass
+class Emptied:
+    rows: Tensor | None = None
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "rows":
+            raise ZeroDivisionError("of its field")
+        return super().__getattribute__(name)
+
+
+def test_arguments_that_cannot_be_described_hide_nothing() -> None:
+    compiled = compile_function(lambda x, more: x * 2, backend="aot_eager")
+    compiled(torch.ones(2), None)
+    policy.forbid_recompiles()
+    with pytest.raises(RecompileError, match=r"size mismatch .*; called with arguments that cannot be described;"):
+        compiled(torch.ones(3), Emptied())

@@ -166,7 +166,6 @@ from dflash.compile import policy
 import torch
 policy.apply(policy.POLICY.with_room(1000))
 from dflash.compile import preflight
-from envguard.errors import CheckCrashed
 
 done = threading.Event()
 
@@ -182,24 +181,20 @@ def compile_much():
 
 thread = threading.Thread(target=compile_much)
 thread.start()
-said, unanswered = [], []
+said = []
 checks = 0
 while not done.is_set():
     checks += 1
-    try:
-        result = preflight.check(tries=False)
-    except CheckCrashed as error:  # not understood: once or twice in 60 executions
-        unanswered.append(str(error))
-        continue
+    result = preflight.check(tries=False)
     said += [finding.id for finding in result.findings] + list(result.repaired)
 thread.join()
-print(said, len(unanswered) < 3 or unanswered, checks > 20, preflight.check(tries=False).findings)
+print(said, checks > 20, preflight.check(tries=False).findings)
 """
 
 
 def test_a_compile_going_on_in_another_thread_is_no_leak() -> None:
     done = subprocess.run([sys.executable, "-c", BESIDE_A_COMPILE], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.strip() == "[] True True ()", done.stderr
+    assert done.stdout.strip() == "[] True ()", done.stderr
 
 
 def test_a_stance_that_took_forbid_recompiles_away_is_told() -> None:
