@@ -25,10 +25,11 @@ def hold_accumulators(parameters: Iterable[Tensor]) -> tuple[Any, ...]:
     It keeps the leaves alive too.
 
     Raises:
-        ConfigError: a tensor was given: iterating over its rows would hold nothing.
+        ConfigError: a tensor was given (iterating over its rows would hold nothing), or what cannot be iterated over.
     """
-    if isinstance(parameters, Tensor):
-        raise ConfigError("hold_accumulators: got a tensor, allowed are several: model.parameters(), or [parameter]")
+    if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
+        kind = "a tensor" if isinstance(parameters, Tensor) else f"a {type(parameters).__name__}"
+        raise ConfigError(f"hold_accumulators: got {kind}, allowed are several: model.parameters(), or [parameter]")
     with torch.inference_mode(False), torch.enable_grad():
         nodes = [leaf.view_as(leaf).grad_fn for leaf in parameters if leaf.requires_grad and leaf.is_leaf]
     return tuple(node.next_functions[0][0] for node in nodes if node is not None)

@@ -53,7 +53,8 @@ def _methods(state: TorchState) -> Iterable[Problem]:
     for name, file in state.foreign_methods:
         if file == FX_FILE and _compiles_alone(state):
             continue
-        yield Problem(subject=f"nn.Module.{name}", message=f"nn.Module.{name} is from {file}{_suspects(state)}")
+        busy = f", and {state.running_traces} threads are tracing now" if state.running_traces else ""
+        yield Problem(subject=f"nn.Module.{name}", message=f"nn.Module.{name} is from {file}{busy}{_suspects(state)}")
 
 
 def _functions(state: TorchState) -> Iterable[Problem]:
@@ -156,7 +157,7 @@ STATE_CHECKS: tuple[Check[TorchState], ...] = (
         run=_one(
             "compile flags",
             lambda s: s.compiling or s.exporting,
-            lambda s: f"is_compiling() is {s.compiling}, is_exporting() {s.exporting}, with nothing going on",
+            lambda s: f"is_compiling() is {s.compiling}, is_exporting() {s.exporting}, and no thread compiles",
         ),
     ),
     Check(

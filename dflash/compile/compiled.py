@@ -13,7 +13,7 @@ import inspect
 import itertools
 import re
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 FORBIDDEN = "torch.compile stance is 'fail_on_recompile'"
 SHOWN = 12  # arguments in one message
-LOOKED_AT = 10_000  # of those in lists and the like
+LOOKED_AT = 10_000  # values, and containers of them
 DEEPEST = 8  # levels of those
 _GUARD = re.compile(r"- \d+/\d+: (.*?)(?:\s{2,}#.*)?")
 """A line of torch's with a guard; the source lines that follow it have no number, what follows "#" is one."""
@@ -75,23 +75,16 @@ def compile_function(function: Callable[..., Result], *, backend: str = "inducto
         except Exception as error:
             if not is_surprise(error):
                 raise
-            raise RecompileError(explain(name, str(error), _describe_call(function, args, kwargs))) from error
+            raise RecompileError(explain(name, str(error), describe(_by_name(function, args, kwargs)))) from error
 
     return call
-
-
-def _describe_call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    try:
-        return describe(_by_name(function, args, kwargs))
-    except Exception:  # of the arguments' own code; what torch said must not be lost for it
-        return "arguments that cannot be described"
 
 
 def _by_name(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     try:
         signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
         return signature.bind(*args, **kwargs).arguments
-    except (ValueError, TypeError):  # torch's own functions have none; that of a wrapped one, or a hooked, is another's
+    except Exception:  # torch's own functions have none; that of a wrapped one, or a hooked, is another's
         return {"args": args} | kwargs
 
 
@@ -130,36 +123,44 @@ def explain(name: str, torch_says: str, described: str) -> str:
 def describe(arguments: dict[str, Any]) -> str:
     """Shape, dtype and device of each tensor argument, then plain values; those in containers and dataclasses, too."""
     tensors, values = [], []
-    for path, leaf in itertools.islice(_leaves(arguments), LOOKED_AT):
-        if isinstance(leaf, Tensor):
-            what = f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')} {leaf.device}"
-            tensors.append(f"{path} {what}{' grad' if leaf.requires_grad else ''}")
-        elif isinstance(leaf, (bool, int, float, str)):
-            values.append(f"{path}={reprlib.repr(leaf)}")
+    for path, value in itertools.islice(_nodes(arguments), LOOKED_AT):
+        try:
+            if isinstance(value, Tensor):
+                what = f"{list(value.shape)} {str(value.dtype).removeprefix('torch.')} {value.device}"
+                tensors.append(f"{path} {what}{' grad' if value.requires_grad else ''}")
+            elif isinstance(value, (bool, int, float, str)):
+                values.append(f"{path}={reprlib.repr(value)}")
+        except Exception:  # nested tensors have no shape, huge numbers no digits
+            values.append(f"{path}: {type(value).__name__} that cannot be described")
     told = tensors + values
     more = f", {len(told) - SHOWN} more" if len(told) > SHOWN else ""
     mode = "inference_mode" if torch.is_inference_mode_enabled() else "no_grad"
     return ", ".join([*told[:SHOWN], "grad mode" if torch.is_grad_enabled() else mode]) + more
 
 
-def _leaves(arguments: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """What is no container, with the expression that leads to it."""
+def _nodes(arguments: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Each value and what is in it, with the expression that leads to it."""
     for name, argument in arguments.items():
         yield from _below(name, argument, DEEPEST)
 
 
-def _below(path: str, value: Any, depth: int) -> Iterator[tuple[str, object]]:
-    inner: Iterator[tuple[str, Any]]
-    if depth == 0:
-        return
-    if isinstance(value, dict):
-        inner = ((f"[{reprlib.repr(key)}]", each) for key, each in value.items())
-    elif isinstance(value, (list, tuple)):
-        inner = ((f"[{index}]", each) for index, each in enumerate(value))
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        inner = ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
-    else:
-        yield path, value
-        return
-    for step, each in inner:
-        yield from _below(path + step, each, depth - 1)
+def _below(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
+    yield path, value
+    if depth > 1:
+        for step, inner in _inside(value):
+            yield from _below(path + step, inner, depth - 1)
+
+
+def _inside(value: Any) -> list[tuple[str, object]]:
+    """What a container holds; nothing where its own code fails, which must not hide what torch said."""
+    inner: Iterable[tuple[str, object]] = ()
+    try:
+        if isinstance(value, dict):
+            inner = ((f"[{reprlib.repr(key)}]", each) for key, each in value.items())
+        elif isinstance(value, (list, tuple)):
+            inner = ((f"[{index}]", each) for index, each in enumerate(value))
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            inner = ((f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value))
+        return list(itertools.islice(inner, LOOKED_AT))
+    except Exception:
+        return []

@@ -16,12 +16,13 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dflash.compile.locks import Lock
 from dflash.errors import ConfigError
 
 SPARE_RECOMPILES = 64
 """The limit is per code object and costs nothing until it is reached; torch's 8 is less than 3 GPUs x 2 shapes x 2."""
 
-_tracing = threading.Lock()
+_tracing = Lock()
 """Threads that apply the policy first and together would overlap in the trace below: the leak of CMP001 and CMP002."""
 
 
@@ -68,7 +69,7 @@ class Policy:
         # torch keeps its result, so traced here once it never runs again.
         from torch._inductor.loop_body import InterpreterShim
 
-        with _tracing:
+        with _tracing.held():
             InterpreterShim._dummy_gm()
 
     def broken(self) -> tuple[Line, ...]:
@@ -166,8 +167,10 @@ def apply(policy: Policy = POLICY) -> None:
 
     Raises:
         StorageError: torch, which does so when its compiler is imported, cannot make its cache directory.
-        ConfigError: torch, which reads its environment variables then, refuses the value of one.
+        ConfigError: it is no policy, or torch, which reads its environment variables then, refuses the value of one.
     """
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"policy.apply: got {policy!r}, allowed is a Policy, such as policy.POLICY")
     import logging
 
     import cache_tools

@@ -8,12 +8,12 @@ cache directory cannot be made, importing it fails.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dflash.compile.checks import BEHAVIOUR_CHECKS, STATE_CHECKS
+from dflash.compile.locks import Lock
 from dflash.compile.machine import CHECKS as MACHINE_CHECKS
 from dflash.compile.machine import look_at_machine
 from dflash.compile.policy import POLICY, Policy
@@ -24,7 +24,7 @@ from envguard.findings import Finding, run_checks
 if TYPE_CHECKING:
     from dflash.compile.behaviour import Hazard
 
-_judging = threading.Lock()
+_judging = Lock()
 
 UNFIT_FOR_TRIES = ("error_on_recompile", "compiled_autograd")
 """Settings of Dynamo with which the tries themselves fail; training can have them."""
@@ -109,7 +109,7 @@ def check(
         raise ConfigError(f"preflight.check: got policy={policy!r}, allowed is a Policy, such as policy.POLICY")
     if not isinstance(needed_graphs, int) or needed_graphs < 0:
         raise ConfigError(f"preflight.check: got needed_graphs={needed_graphs!r}, allowed are whole numbers from 0")
-    with _judging:
+    with _judging.held():
         return _judge(stage, policy, needed_graphs, tries, may_repair, more)
 
 
@@ -128,7 +128,7 @@ def _judge(
             f"preflight ({stage}): torch {torch.__version__} keeps its compile state elsewhere ({error}): "
             f"the answer is unknown; use a release that docs/LOG.md has results of"
         ) from error
-    if tries and state.stance == "fail_on_recompile":
+    if tries and state.stance.startswith("fail_on_recompile"):
         raise UsageError(
             f"preflight ({stage}): its tries compile, which is forbidden by now: check before forbid_recompiles, "
             f"or with tries=False"

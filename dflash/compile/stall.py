@@ -20,16 +20,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from dflash.compile.locks import Lock
 from dflash.compile.stacks import read_stacks
 from dflash.errors import ConfigError
 from envguard.errors import FINDINGS
 
 LONGEST = 1e7
 GRACE = 10.0  # seconds for our own thread before faulthandler ends the process
+SOON = 0.001  # seconds; faulthandler takes no 0
 TELLING = 5.0  # seconds for stderr, which may be a pipe that nobody reads
 
-_clock = threading.RLock()
-"""Held while faulthandler's clock is set; reentrant, since a signal handler may beat."""
+_clock = Lock()
+"""Held while faulthandler's clock is set."""
 _watches: list[_Watch] = []
 """Those going on."""
 _nowhere: list[IO[str]] = []
@@ -45,12 +47,12 @@ def end_process(message: str, stacks: str) -> None:
 
 
 def _tell(text: str) -> None:
-    stream = sys.stderr
-    if stream is None:  # print would take stdout instead
-        return
-    with contextlib.suppress(OSError, ValueError, LookupError):  # closed
-        encoding = stream.encoding or "ascii"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+    for stream in (sys.stderr, sys.__stderr__):  # the first may be anything that has a method write, the second closed
+        if stream is not None:  # print would take stdout instead
+            with contextlib.suppress(Exception):
+                encoding = getattr(stream, "encoding", None) or "ascii"
+                print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+                return
 
 
 @contextmanager
@@ -59,7 +61,8 @@ def watch_stall(
 ) -> Iterator[Callable[[], None]]:
     """Call ``on_stall(message, stacks)`` once if ``seconds`` pass without an end or a beat; yields the beat.
 
-    Several may go on at once, in one thread or in many. A beat after the end does nothing.
+    Where ``on_stall`` returns, raises or hangs, the process ends ``GRACE`` seconds later, unless an end or a beat
+    comes. Several may go on at once, in one thread or in many. A beat after the end does nothing.
 
     Raises:
         ConfigError: ``seconds`` is no time that a clock can wait, or ``on_stall`` cannot be called.
@@ -71,20 +74,23 @@ def watch_stall(
     if not callable(on_stall):
         raise ConfigError(f"watch_stall: got on_stall={reprlib.repr(on_stall)}, allowed is something to call")
     watch = _Watch(what, seconds, on_stall)
-    with _clock:
-        _watches.append(watch)
-        _set_clock()
     thread = threading.Thread(target=watch.run, name="stall-watch", daemon=True)
-    thread.start()
     try:
+        with _clock.held():
+            _watches.append(watch)
+            _set_clock()
+        thread.start()
         yield watch.beat
     finally:
-        with _clock:
-            if watch in _watches:
-                _watches.remove(watch)
-            _set_clock()
-        watch.done.set()
-        thread.join()
+        try:  # first, so that faulthandler ends an on_stall that never returns
+            watch.done.set()
+            with contextlib.suppress(RuntimeError):  # it was not started
+                thread.join()
+        finally:
+            with _clock.held():
+                if watch in _watches:
+                    _watches.remove(watch)
+                _set_clock()
 
 
 def thread_stacks() -> str:
@@ -118,11 +124,12 @@ def _set_clock() -> None:
     if not _watches:
         faulthandler.cancel_dump_traceback_later()
         return
-    due = min(watch.last + watch.seconds for watch in _watches) - time.monotonic()
+    due = min(watch.last + watch.seconds for watch in _watches) + GRACE - time.monotonic()
+    due = max(SOON, due)  # a watch that is overdue stays so, whatever the others do
     try:
-        faulthandler.dump_traceback_later(max(0.0, due) + GRACE, exit=True, file=sys.__stderr__ or _null())
+        faulthandler.dump_traceback_later(due, exit=True, file=sys.__stderr__ or _null())
     except (OSError, ValueError):  # closed: to no place, but it ends
-        faulthandler.dump_traceback_later(max(0.0, due) + GRACE, exit=True, file=_null())
+        faulthandler.dump_traceback_later(due, exit=True, file=_null())
 
 
 def _null() -> IO[str]:
@@ -140,7 +147,7 @@ class _Watch:
         self.last = time.monotonic()
 
     def beat(self) -> None:
-        with _clock:
+        with _clock.held():
             self.last = time.monotonic()
             if self in _watches:
                 _set_clock()

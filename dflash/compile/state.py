@@ -75,7 +75,7 @@ class TorchState:
     tracing_context: bool
     jit_tracing: bool
     stance: str
-    """"default", or "fail_on_recompile"."""
+    """"default", or "fail_on_recompile"; what else was set with it follows its name."""
     forbidden: bool
     """Whether ``forbid_recompiles`` asked for the latter."""
     eager_settings: tuple[tuple[str, object], ...]
@@ -141,7 +141,7 @@ def _read(policy: Policy, needed_graphs: int) -> TorchState:
         functorch_depth=torch._C._functorch.get_dynamic_layer_stack_depth(),
         tracing_context=torch._guards.TracingContext.try_get() is not None,
         jit_tracing=torch._C._is_tracing(),
-        stance=torch._dynamo.eval_frame._stance.stance,
+        stance=_stance(),
         forbidden=recompiles_are_forbidden(),
         eager_settings=tuple(
             (name, getattr(config, name))
@@ -216,6 +216,17 @@ def _frame_override() -> bool:
 def _stacks() -> tuple[set[tuple[str, str]], ...]:
     """File and name of the functions that each thread is in."""
     return tuple({(call.file, call.name) for call in calls} for calls in read_stacks().values())
+
+
+def _stance() -> str:
+    """With the options of ``set_stance`` that replace the compiler or skip guards."""
+    stance = torch._dynamo.eval_frame._stance
+    backend = getattr(stance, "backend", None)
+    return (
+        stance.stance
+        + (f" with force_backend={backend!r}" if backend is not None else "")
+        + (" with skip_guard_eval_unsafe" if getattr(stance, "skip_guard_eval_unsafe", False) else "")
+    )
 
 
 def _function_modes() -> tuple[str, ...]:

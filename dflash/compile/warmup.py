@@ -96,11 +96,14 @@ def warm_up(
     """Run every graph once, in order; ``on_stall`` is called where one takes longer than ``stall_seconds``.
 
     Raises:
-        ConfigError: ``stall_seconds`` is no time that a clock can wait, or there is something that is no ``Graph``.
+        ConfigError: ``stall_seconds`` is no time that a clock can wait, or there is something that is no ``Graph``
+            or no ``CompileWatch``.
     """
     graphs = tuple(graphs) if isinstance(graphs, Iterable) else (graphs,)
     if strange := [graph for graph in graphs if not isinstance(graph, Graph)]:
         raise ConfigError(f"warm_up: got {strange[0]!r}, allowed are Graphs")
+    if not isinstance(watch, CompileWatch):
+        raise ConfigError(f"warm_up: got watch={watch!r}, allowed is a CompileWatch of the cache directory")
     if not graphs:
         return ()
     warmed: list[Warmed] = []

@@ -207,3 +207,58 @@ def test_a_stance_that_took_forbid_recompiles_away_is_told() -> None:
         assert preflight.check(tries=False).findings == ()
         policy.allow_recompiles()
         assert preflight.check(tries=False).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"force_backend": "eager"}, "the stance is default with force_backend='eager'"),
+        ({"skip_guard_eval_unsafe": True}, "the stance is default with skip_guard_eval_unsafe"),
+    ],
+)
+def test_an_option_of_the_stance_is_told_too(options: dict[str, Any], words: str) -> None:
+    torch.compiler.set_stance("default", **options)
+    try:
+        [finding] = preflight.check(tries=False).findings
+        assert (finding.id, finding.message) == ("CMP010", words)
+    finally:
+        torch.compiler.set_stance("default")
+
+
+BESIDE_CHECKS = """
+import os, signal, sys, threading, time
+from dflash.compile import policy
+import torch
+policy.apply()
+from dflash.compile import preflight
+
+calls = {"check": lambda: preflight.check(tries=False), "apply": policy.apply}
+call = calls[sys.argv[1]]
+call()
+
+def again_and_again():
+    while True:
+        call()
+
+threading.Thread(target=again_and_again, daemon=True).start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        call()
+        os._exit(0)
+    os.waitpid(child, 0)
+signal.signal(signal.SIGALRM, lambda *_: call())
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+until = time.monotonic() + 2
+while time.monotonic() < until:
+    call()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("call", ["check", "apply"])
+def test_forked_children_and_signal_handlers_do_not_wait_for_ever(call: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE_CHECKS, call], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import random
+import signal
 import subprocess
 import sys
 import threading
+
+import pytest
 
 from dflash.compile.stacks import read_stacks
 
@@ -88,26 +93,63 @@ for _ in range(1000):
     mixed += {"deep", "wide"} <= names or "work" not in names
 done.set()
 thread.join()
-print(mixed, gc.isenabled())
+print(mixed, gc.get_threshold()[0])
 """
 
 
 def test_a_collection_meanwhile_gives_no_other_memory() -> None:
     done = subprocess.run([sys.executable, "-c", COLLECTED_MEANWHILE], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout.split() == ["0", "True"], done.stderr
+    assert done.stdout.split() == ["0", "1"], done.stderr
 
 
-def test_collections_that_are_off_stay_off() -> None:
+@pytest.mark.parametrize("thresholds", [(700, 10, 10), (0, 7, 9)])
+def test_thresholds_and_whether_collections_are_on_stay_as_they_are(thresholds: tuple[int, int, int]) -> None:
+    before = gc.get_threshold()
+    gc.set_threshold(*thresholds)
     gc.disable()
     try:
         read_stacks()
+        assert gc.get_threshold()[:2] == thresholds[:2]
         assert not gc.isenabled()
     finally:
         gc.enable()
+        gc.set_threshold(*before)
+
+
+class Interrupt(Exception):
+    """Of a signal handler."""
+
+
+def interrupt(*_: object) -> None:
+    raise Interrupt
+
+
+def test_an_interrupted_reading_leaves_collections_on() -> None:
+    def loop() -> None:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 1e-4))
+            for _ in range(100):
+                read_stacks()
+        except Interrupt:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+    thresholds = gc.get_threshold()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(2000):
+            with contextlib.suppress(Interrupt):
+                loop()
+            assert gc.get_threshold() == thresholds
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_child_forked_meanwhile_collects_and_reads() -> None:
     done = threading.Event()
+    thresholds = gc.get_threshold()
 
     def read() -> None:
         while not done.is_set():
@@ -119,7 +161,7 @@ def test_a_child_forked_meanwhile_collects_and_reads() -> None:
         for _ in range(50):
             child = os.fork()
             if child == 0:
-                os._exit(0 if gc.isenabled() and read_stacks() else 1)
+                os._exit(0 if gc.get_threshold() == thresholds and read_stacks() else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         done.set()

@@ -117,6 +117,106 @@ print("went on")
     assert (done.returncode, done.stdout, done.stderr) == (0, "went on\n", "")
 
 
+def test_a_hang_ends_though_another_watch_goes_on_and_its_own_report_returns() -> None:
+    code = f"""{HOLDS_THE_LOCK}
+import threading, time
+def other():
+    with stall.watch_stall("training", 600) as beat:
+        while True:
+            time.sleep(0.1)
+            beat()
+def hang():
+    with stall.watch_stall("compiling", 0.5, lambda message, stacks: print("told")):
+        threading.Event().wait()
+for work in (other, hang):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(20)
+"""
+    done = run(code)
+    assert done.returncode == 1
+    assert "most recent call first" in done.stderr
+    assert "in hang" in done.stderr
+
+
+def test_a_report_that_never_returns_ends_with_the_process_though_the_work_has_ended() -> None:
+    code = f"""{HOLDS_THE_LOCK}
+import threading, time
+with stall.watch_stall("compiling", 0.2, lambda message, stacks: threading.Event().wait()):
+    time.sleep(0.6)
+"""
+    done = run(code)
+    assert done.returncode == 1
+    assert "most recent call first" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "started"), [("RuntimeError", False), ("KeyboardInterrupt", False), ("KeyboardInterrupt", True)]
+)
+def test_a_watch_whose_start_fails_leaves_no_clock_behind(error: str, started: bool) -> None:
+    code = f"""{HOLDS_THE_LOCK}
+import threading, time
+start = threading.Thread.start
+def fails(thread):
+    {"start(thread)" if started else "pass"}
+    raise {error}
+threading.Thread.start = fails
+try:
+    with stall.watch_stall("first", 0.2):
+        pass
+except {error}:
+    print("caught")
+threading.Thread.start = start
+with stall.watch_stall("second", 60):
+    time.sleep(2)
+print("went on")
+"""
+    done = run(code)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "caught\nwent on\n", "")
+
+
+def test_what_stands_in_for_stderr_needs_no_more_than_to_write() -> None:
+    code = """
+import sys
+class Tee:
+    def write(self, text):
+        sys.__stderr__.write(text.upper())
+    def flush(self):
+        pass
+sys.stderr = Tee()
+"""
+    done = run(code + DEADLOCK)
+    assert done.returncode == 1
+    assert "THREAD DRAFTER-1:" in done.stderr
+    assert "ERROR: COMPILING: NO PROGRESS FOR 0.5 S" in done.stderr
+
+
+def test_what_cannot_be_written_to_hides_nothing() -> None:
+    done = run(f"import sys\nsys.stderr = object()\n{DEADLOCK}")
+    assert done.returncode == 1
+    assert "error: compiling: no progress for 0.5 s" in done.stderr
+
+
+def test_a_child_forked_while_another_thread_beats_can_watch() -> None:
+    code = """
+import os, sys, threading, time
+from dflash.compile.stall import watch_stall
+def beats():
+    with watch_stall("training", 600) as beat:
+        while True:
+            beat()
+threading.Thread(target=beats, daemon=True).start()
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        with watch_stall("child", 600):
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)
+os._exit(0)
+"""
+    assert run(code).returncode == 0
+
+
 def test_a_forked_child_is_not_ended_for_its_parents_work() -> None:
     code = f"""{HOLDS_THE_LOCK}
 import os, time
