@@ -3,8 +3,9 @@
 In: a ``mask_mod`` and lengths. Out: a ``BlockMask`` equal, field by field, to that of torch's ``create_block_mask``.
 Torch orders the blocks of a row with a stable ``argsort``, four times in one kernel; ptxas needs minutes for that
 kernel (half of a cold start on an H200: 44 s of 85 s, and 160 s with 8192 block tokens). A running sum says the same:
-the n-th used block goes to place n, the n-th unused one behind the used ones. Call it compiled: eager, it
-materialises [R, Q, KV].
+the n-th used block goes to place n, the n-th unused one behind the used ones. The rule is called once, on indices that
+broadcast: torch's ``create_mask`` calls it under four nested ``vmap``s, which Dynamo traces for half a second at every
+start, cached or not. Call it compiled: eager, it materialises [R, Q, KV].
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_mask
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import pad
 
 BLOCK = 128
@@ -23,8 +24,15 @@ MaskRule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def block_mask(rule: MaskRule, num_rows: int, num_queries: int, num_keys: int, device: torch.device) -> BlockMask:
-    """The blocks of ``rule(row, head, q, kv)``, the same for every head, partial and full ones apart."""
-    mask = create_mask(rule, num_rows, None, num_queries, num_keys, device)  # bool [R, 1, Q, KV]; compiled, never real
+    """The blocks of ``rule(row, head, q, kv)``, the same for every head, partial and full ones apart.
+
+    ``rule`` has to broadcast: its arguments are int64 [R, 1, 1, 1], [1, 1, 1, 1], [1, 1, Q, 1] and [1, 1, 1, KV].
+    """
+    row = torch.arange(num_rows, device=device).view(-1, 1, 1, 1)
+    head = torch.zeros(1, 1, 1, 1, dtype=torch.int64, device=device)
+    q = torch.arange(num_queries, device=device).view(1, 1, -1, 1)
+    kv = torch.arange(num_keys, device=device).view(1, 1, 1, -1)
+    mask = rule(row, head, q, kv).expand(num_rows, 1, num_queries, num_keys)  # compiled, never real
     mask = pad(mask, (0, -num_keys % BLOCK, 0, -num_queries % BLOCK))
     rows, heads, queries, keys = mask.shape
     counts = mask.view(rows, heads, queries // BLOCK, BLOCK, keys // BLOCK, BLOCK).sum((3, 5))

@@ -198,7 +198,7 @@ def test_what_cannot_be_written_to_hides_nothing() -> None:
 
 def test_a_child_forked_while_another_thread_beats_can_watch() -> None:
     code = """
-import os, sys, threading, time
+import os, signal, threading
 from dflash.compile.stall import watch_stall
 def beats():
     with watch_stall("training", 600) as beat:
@@ -208,6 +208,7 @@ threading.Thread(target=beats, daemon=True).start()
 for _ in range(10):
     child = os.fork()
     if child == 0:
+        signal.alarm(60)
         with watch_stall("child", 600):
             pass
         os._exit(0)
