@@ -91,10 +91,10 @@ def explain_command(
     from cache_tools import render, understanding
     from cache_tools.coverage import snapshot_keys
     from cache_tools.explain import explain_run
-    from cache_tools.stats import own_snapshot
+    from cache_tools.stats import when_started
 
     vault = _store_if_any(store)
-    held = snapshot_keys(vault, but=own_snapshot(run)) if vault else None  # its own is younger than its misses
+    held = snapshot_keys(vault, before=when_started(run)) if vault else None  # what came later, it could not use
     found = explain_run(run, cache_dir=cache_dir, snapshots=held)
     if json:
         render.emit_json(understanding.explain_document(found))

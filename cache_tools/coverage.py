@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from cache_tools.errors import CorruptError
@@ -62,16 +63,17 @@ def newest(store: Store, compile_id: str | None, here: Fingerprint) -> Match | N
     return max(found, key=lambda match: match.manifest.created, default=None)
 
 
-def snapshot_keys(store: Store, *, but: str | None = None) -> dict[str, tuple[str, ...]]:
-    """Key of an entry → names (or ids) of the snapshots that hold it, ``but`` that id: the one a run itself left."""
+def snapshot_keys(store: Store, *, before: datetime | None = None) -> dict[str, tuple[str, ...]]:
+    """Key of an entry → names (or ids) of the snapshots that hold it, of those made ``before`` a moment if given."""
     names: dict[str, list[str]] = {}
     for name in store.names():
         names.setdefault(store.read_ref(name), []).append(name)
     keys: dict[str, dict[str, None]] = {}
     for id_ in store.ids():
-        if id_ == but:
+        manifest = store.read_manifest(id_)
+        if before is not None and datetime.fromisoformat(manifest.created) >= before:
             continue
-        for entry in store.read_manifest(id_).entries:
+        for entry in manifest.entries:
             if kind_of(entry.path) in GRAPHS:
                 shown = names.get(id_, [id_[:12]])
                 keys.setdefault(entry.path.split("/")[-2], {}).update(dict.fromkeys(shown))

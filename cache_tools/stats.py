@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from cache_tools import records
@@ -123,14 +124,14 @@ def run_stats(run: Path) -> RunStats:
     )
 
 
-def own_snapshot(run: Path) -> str | None:
-    """The id of the snapshot that the run took of what it used; None where it took none, or nothing tells."""
+def when_started(run: Path) -> datetime | None:
+    """When the run last started; None where nothing tells, as in a directory that TORCH_TRACE filled."""
     try:
-        found = records.read_document(run / "compile.json")
-    except UsageError:
+        found = records.read_document(run / "run.json")
+        started = datetime.fromisoformat(found["started"])
+    except (UsageError, TypeError, KeyError, ValueError):
         return None
-    kept = found.get("snapshot") if isinstance(found, dict) else None
-    return kept if isinstance(kept, str) else None
+    return started if started.tzinfo else None
 
 
 def saved_seconds(lookups: tuple[Lookup, ...]) -> float:

@@ -16,7 +16,7 @@ from envguard.checks import policies
 from envguard.envjson import freeze_document
 from envguard.errors import CheckCrashed, DriftError, LockError, PolicyError
 from envguard.expect import Expected
-from envguard.findings import Check, Finding, Tier, run_checks
+from envguard.findings import NO_REPAIR, Check, Finding, Tier, run_checks
 from envguard.frozen import replace
 from envguard.inspection import Inspection
 from envguard.lockcache import load_expected
@@ -173,7 +173,11 @@ def enforce(report: Report) -> Report:
     """
     if report.exit_code == 0:
         return report
-    lines = [f"{finding.id} {finding.message}" for finding in report.findings if finding.status in ("fail", "error")]
+    lines = [
+        f"{finding.id} {finding.message}" + (f"; {finding.fix}" if finding.repair == NO_REPAIR else "")
+        for finding in report.findings
+        if finding.status in ("fail", "error")
+    ]
     if report.repair:
         lines.append(f"repair it with: {report.repair}")
     kind = DriftError if report.status == "fail" else CheckCrashed

@@ -7,6 +7,7 @@ In: this process during and after its warm-up. Out: ``CompileAccount``, and ``Ru
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from cache_tools.stats import saved_seconds
 from cache_tools.told import tell
 from cache_tools.trace import Cache, CacheTrace
 from cache_tools.used import loaded, used_entries
+from dflash.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +57,8 @@ class CompileWatch:
     """Those of Dynamo that were there before: the preflight's tries leave some."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.cache_dir, (str, os.PathLike)) or not os.fspath(self.cache_dir):
+            raise ConfigError(f"CompileWatch: got {self.cache_dir!r}, allowed is the path of the cache directory")
         self.cache_dir = Path(self.cache_dir)
         self._graphs = counters["stats"]["unique_graphs"]
         self._present = records.keys_present(self.cache_dir)

@@ -82,7 +82,7 @@ class Policy:
         Raises:
             ConfigError: it is no number of graphs.
         """
-        if not isinstance(num_graphs, int) or num_graphs < 0:
+        if not isinstance(num_graphs, int) or isinstance(num_graphs, bool) or num_graphs < 0:
             raise ConfigError(f"with_room: got {num_graphs!r} graphs, allowed are whole numbers from 0")
         return replace(
             self,
@@ -169,8 +169,7 @@ def apply(policy: Policy = POLICY) -> None:
         StorageError: torch, which does so when its compiler is imported, cannot make its cache directory.
         ConfigError: it is no policy, or torch, which reads its environment variables then, refuses the value of one.
     """
-    if not isinstance(policy, Policy):
-        raise ConfigError(f"policy.apply: got {policy!r}, allowed is a Policy, such as policy.POLICY")
+    _check_policy("policy.apply", policy)
     import logging
 
     import cache_tools
@@ -189,9 +188,9 @@ def apply(policy: Policy = POLICY) -> None:
         raise
     except OSError as error:  # torch 2.11 _inductor/runtime/cache_dir_utils.py: cache_dir
         raise StorageError(
-            f"torch cannot make its cache directory {error.filename} ({error.strerror}): "
+            f"torch cannot make its cache directory {error.filename!r} ({error.strerror}): "
             "set TORCHINDUCTOR_CACHE_DIR to a directory that can be written"
-        ) from error
+        ) from None
     if not torch.cuda.is_available():
         # "No CUDA runtime is found" is said at every compile on a machine without a GPU: the guard has told the device.
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
@@ -199,6 +198,11 @@ def apply(policy: Policy = POLICY) -> None:
         # and frees it with that thread: the next compile is a segmentation fault. This thread does not end before it.
         if threading.current_thread() is threading.main_thread() and hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
             torch._C._ensureCUDADeviceGuardSet()  # torch/_subclasses/fake_tensor.py: FakeTensorMode.__enter__
+
+
+def _check_policy(who: str, policy: object) -> None:
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"{who}: got {policy!r}, allowed is a Policy, such as policy.POLICY")
 
 
 def _refused(error: ValueError, environ: Mapping[str, str]) -> ConfigError | None:
@@ -216,6 +220,11 @@ class PolicyThread(threading.Thread):
     """A thread that applies its ``policy`` before its target runs; one with more room is set before the start."""
 
     policy: Policy = POLICY
+
+    def start(self) -> None:
+        """Raises ConfigError here, not in the new thread, where its policy is none."""
+        _check_policy("PolicyThread", self.policy)
+        super().start()
 
     def run(self) -> None:
         self.policy.apply()

@@ -182,7 +182,10 @@ def require(result: Preflight) -> Preflight:
     Raises:
         PreflightError: something is broken; one line a finding, with its remedy.
         CheckCrashed: a check could not be run.
+        ConfigError: it is no result of ``check``.
     """
+    if not isinstance(result, Preflight):
+        raise ConfigError(f"preflight.require: got {result!r}, allowed is what preflight.check returns")
     if not result.findings:
         return result
     lines = [f"{f.id} {f.message}; {f.fix}" for f in result.findings]

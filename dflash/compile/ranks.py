@@ -46,9 +46,11 @@ def first_rank_first(rank: int, barrier: Callable[[], object]) -> Iterator[None]
     An exception in rank 0's block leaves without the barrier, so that the others fail at it instead of compiling too.
 
     Raises:
-        ConfigError: it is no rank.
+        ConfigError: it is no rank, or ``barrier`` cannot be called.
     """
     _check_rank("first_rank_first", rank, "RANK")
+    if not callable(barrier):
+        raise ConfigError(f"first_rank_first: got barrier={barrier!r}, allowed is something to call")
     if rank == 0:
         yield
         barrier()

@@ -61,8 +61,9 @@ def watch_stall(
 ) -> Iterator[Callable[[], None]]:
     """Call ``on_stall(message, stacks)`` once if ``seconds`` pass without an end or a beat; yields the beat.
 
-    Where ``on_stall`` returns, raises or hangs, the process ends ``GRACE`` seconds later, unless an end or a beat
-    comes. Several may go on at once, in one thread or in many. A beat after the end does nothing.
+    Where ``on_stall`` returns or hangs, the process ends ``GRACE`` seconds later, unless an end or a beat comes; where
+    it raises, at once, as without one. Several may go on at once, in one thread or in many. A beat after the end does
+    nothing.
 
     Raises:
         ConfigError: ``seconds`` is no time that a clock can wait, or ``on_stall`` cannot be called.
@@ -155,7 +156,12 @@ class _Watch:
     def run(self) -> None:
         while not self.done.wait(max(0.0, self.last + self.seconds - time.monotonic())):
             if time.monotonic() - self.last >= self.seconds:
-                self.on_stall(self._message(), thread_stacks())
+                message, stacks = self._message(), thread_stacks()
+                try:
+                    self.on_stall(message, stacks)
+                except Exception:  # a report that fails must not hide what it was to report
+                    _tell(traceback.format_exc())
+                    end_process(message, stacks)
                 return
 
     def _message(self) -> str:

@@ -27,6 +27,8 @@ class Graph:
     """Runs it once, forward and backward, leaving no gradient behind."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise ConfigError(f"Graph: got name={self.name!r}, allowed is text")
         if not callable(self.run):
             raise ConfigError(f"Graph {self.name}: got run={self.run!r}, allowed is something to call")
 

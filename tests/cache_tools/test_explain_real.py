@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,9 @@ def test_what_a_snapshot_has_and_the_cache_lost(made: Made, other_option: Path, 
     bare = coverage(made.cache_dir, used)
     assert bare.used - bare.present > 0, "the new graphs are not in the first cache"
     assert coverage(other_option.parent / "cache", used).complete
-    found = explain_run(made.run, snapshots=snapshot_keys(store))
+    [entry] = {store.read_manifest(id_).created for id_ in store.ids()}
+    assert snapshot_keys(store, before=datetime.fromisoformat(entry)) == {}, "what came later, no run could use"
+    found = explain_run(made.run, snapshots=snapshot_keys(store, before=datetime.now(UTC)))
     assert {one.cause for one in found.lookups} == {Cause.LOST}
     assert "snapshot kept has them, restore it" in found.groups[0].text
 

@@ -149,6 +149,21 @@ with stall.watch_stall("compiling", 0.2, lambda message, stacks: threading.Event
     assert "most recent call first" in done.stderr
 
 
+def test_a_report_that_fails_does_not_hide_what_it_was_to_report() -> None:
+    code = """
+import time
+from dflash.compile.stall import watch_stall
+def on_stall(message, stacks):
+    raise OSError("no log")
+with watch_stall("compiling", 0.2, on_stall):
+    time.sleep(60)
+"""
+    done = run(code)
+    assert done.returncode == 1
+    assert "OSError: no log" in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("error: compiling: no progress for 0.2 s")
+
+
 @pytest.mark.parametrize(
     ("error", "started"), [("RuntimeError", False), ("KeyboardInterrupt", False), ("KeyboardInterrupt", True)]
 )
