@@ -48,6 +48,13 @@ def _compiler(host: HostFacts) -> Iterable[Problem]:
             expected=host.compiler,
             fix=fix,
         )
+    elif host.compiler_problem is not None:
+        yield Problem(
+            subject=host.compiler,
+            message=f"the C++ compiler {host.compiler} does not work ({host.compiler_problem}), and torch.compile "
+            "calls it even on a cache hit",
+            expected=host.compiler,
+        )
 
 
 def _cache_dir(host: HostFacts) -> Iterable[Problem]:

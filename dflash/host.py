@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from envguard.probes.gpu import Gpu, gpus
 OWN_PACKAGES = ("dflash", "envguard", "cache_tools")
 CLI_PACKAGES = ("typer", "rich")
 """Without them the command line cannot start, or cannot draw."""
+
+PATIENCE = 30.0  # seconds for the compiler to tell its version
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +50,8 @@ class HostFacts:
     """The C++ compiler that inductor will call: ``$CXX``, else the platform's usual one."""
     compiler_path: str | None
     """Where PATH has it; None where it has not."""
+    compiler_problem: str | None
+    """Why it does not tell its version, which inductor asks it for at each start."""
     other_compiler: str | None
     """Another C++ compiler on PATH that CXX could name."""
     cache: CacheDir
@@ -69,13 +74,15 @@ def look_at_host(environ: Mapping[str, str] = os.environ, *, platform: str = sys
     usual, other = ("clang++", "g++") if platform == "darwin" else ("g++", "clang++")
     compiler = environ.get("CXX", usual)
     path = environ.get("PATH", os.defpath)
+    found = shutil.which(compiler, path=path)
     cache = look_at_cache_dir(environ)
     here = Path.cwd()
     devices, problem = _ask_for_gpus()
     return HostFacts(
         user=os.getuid(),
         compiler=compiler,
-        compiler_path=shutil.which(compiler, path=path),
+        compiler_path=found,
+        compiler_problem=_why_it_fails(found) if found else None,
         other_compiler=next((name for name in (usual, other) if shutil.which(name, path=path)), None),
         cache=cache,
         free_bytes=tuple((place, shutil.disk_usage(place).free) for place in dict.fromkeys((cache.existing, here))),
@@ -85,6 +92,14 @@ def look_at_host(environ: Mapping[str, str] = os.environ, *, platform: str = sys
         gpu_problem=problem,
         broken_imports=tuple((name, why) for name in CLI_PACKAGES if (why := _why_broken(name)) is not None),
     )
+
+
+def _why_it_fails(compiler: str) -> str | None:
+    try:
+        done = subprocess.run([compiler, "--version"], capture_output=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return f"{compiler} --version ends with exit code {done.returncode}" if done.returncode else None
 
 
 def _ask_for_gpus() -> tuple[tuple[Gpu, ...], str | None]:

@@ -56,6 +56,16 @@ def test_a_missing_compiler_is_named(tmp_path: Path) -> None:
     assert findings(done) == [("DFL001", "/nonexistent/c++")]
 
 
+def test_a_compiler_that_does_not_work_is_told(tmp_path: Path) -> None:
+    broken = tmp_path / "g++"
+    broken.write_text("no program")
+    broken.chmod(0o755)
+    for compiler in ("/bin/false", str(broken)):
+        [finding] = json.loads(dflash("doctor", "--json", CXX=compiler).stdout)["findings"]
+        assert finding["id"] == "DFL001"
+        assert f"the C++ compiler {compiler} does not work" in finding["message"]
+
+
 def test_another_compiler_is_offered(tmp_path: Path) -> None:
     (tmp_path / "clang++").write_text("#!/bin/sh\n")
     (tmp_path / "clang++").chmod(0o755)
