@@ -91,10 +91,12 @@ def explain_command(
     from cache_tools import render, understanding
     from cache_tools.coverage import snapshot_keys
     from cache_tools.explain import explain_run
-    from cache_tools.stats import when_started
+    from cache_tools.stats import own_snapshot, when_started
 
     vault = _store_if_any(store)
-    held = snapshot_keys(vault, before=when_started(run)) if vault else None  # what came later, it could not use
+    held = None
+    if vault:  # what the run left, and what came after it began, it could not use
+        held = snapshot_keys(vault, but=own_snapshot(run), before=when_started(run))
     found = explain_run(run, cache_dir=cache_dir, snapshots=held)
     if json:
         render.emit_json(understanding.explain_document(found))

@@ -54,7 +54,9 @@ def newest(store: Store, compile_id: str | None, here: Fingerprint) -> Match | N
     found: list[Match] = []
     for id_ in store.ids():
         try:
-            manifest = store.read_manifest(id_)
+            if id_ == but:
+            continue
+        manifest = store.read_manifest(id_)
         except CorruptError:  # best_match warns of it and verify reports it
             continue
         if compile_id is None or manifest.compile_id == compile_id:
@@ -63,8 +65,13 @@ def newest(store: Store, compile_id: str | None, here: Fingerprint) -> Match | N
     return max(found, key=lambda match: match.manifest.created, default=None)
 
 
-def snapshot_keys(store: Store, *, before: datetime | None = None) -> dict[str, tuple[str, ...]]:
-    """Key of an entry → names (or ids) of the snapshots that hold it, of those made ``before`` a moment if given."""
+def snapshot_keys(
+    store: Store, *, but: str | None = None, before: datetime | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Key of an entry → names (or ids) of the snapshots that hold it.
+
+    ``but`` that id: the one a run itself left. ``before``: only those made before that moment.
+    """
     names: dict[str, list[str]] = {}
     for name in store.names():
         names.setdefault(store.read_ref(name), []).append(name)

@@ -124,6 +124,16 @@ def run_stats(run: Path) -> RunStats:
     )
 
 
+def own_snapshot(run: Path) -> str | None:
+    """The id of the snapshot that the run took of what it used; None where it took none, or nothing tells."""
+    try:
+        found = records.read_document(run / "compile.json")
+    except UsageError:
+        return None
+    kept = found.get("snapshot") if isinstance(found, dict) else None
+    return kept if isinstance(kept, str) else None
+
+
 def when_started(run: Path) -> datetime | None:
     """When the run last started; None where nothing tells, as in a directory that TORCH_TRACE filled."""
     try:

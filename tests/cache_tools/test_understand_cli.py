@@ -124,6 +124,9 @@ def test_the_snapshot_that_a_run_left_was_not_there_when_it_missed(cli: Cli) -> 
     )
     records.write_run(run, keys)
     assert "the cache lost them: snapshot run has them" in cli.run("explain", str(run)).stdout
+    (run / "run.json").write_text(json.dumps({"started": "2026-01-01T00:00:00Z"}))
+    assert "1 graph missed because nothing was cached" in cli.run("explain", str(run)).stdout
+    (run / "run.json").unlink()
     document = json.loads((run / "compile.json").read_text()) | {"snapshot": held["id"]}
     (run / "compile.json").write_text(json.dumps(document))
     assert "1 graph missed because nothing was cached" in cli.run("explain", str(run)).stdout

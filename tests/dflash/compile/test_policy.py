@@ -45,7 +45,7 @@ def test_a_cache_directory_that_torch_cannot_make_is_one_line(tmp_path: Path) ->
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     advice = "set TORCHINDUCTOR_CACHE_DIR to a directory that can be written"
-    assert done.stderr == f"error: torch cannot make its cache directory {place} (Not a directory): {advice}\n"
+    assert done.stderr == f"error: torch cannot make its cache directory '{place}' (Not a directory): {advice}\n"
 
 
 @pytest.mark.parametrize(
