@@ -54,9 +54,7 @@ def newest(store: Store, compile_id: str | None, here: Fingerprint) -> Match | N
     found: list[Match] = []
     for id_ in store.ids():
         try:
-            if id_ == but:
-            continue
-        manifest = store.read_manifest(id_)
+            manifest = store.read_manifest(id_)
         except CorruptError:  # best_match warns of it and verify reports it
             continue
         if compile_id is None or manifest.compile_id == compile_id:
@@ -77,6 +75,8 @@ def snapshot_keys(
         names.setdefault(store.read_ref(name), []).append(name)
     keys: dict[str, dict[str, None]] = {}
     for id_ in store.ids():
+        if id_ == but:
+            continue
         manifest = store.read_manifest(id_)
         if before is not None and datetime.fromisoformat(manifest.created) >= before:
             continue
